@@ -35,6 +35,7 @@ from .plugins import (
 __all__ = [
     "PASS",
     "asked_by_user",
+    "by_asyncio",
     "by_observer",
     "by_tracekit",
     "by_user",
@@ -164,6 +165,12 @@ def in_a_librarys_import() -> bool:
 def by_tracekit() -> bool:
     """Return whether the calling function was called by tracekit itself or by an integration."""
     return is_tracekit(_getframe(2).f_code.co_filename)
+
+
+def by_asyncio(depth: int = 2) -> bool:
+    """Return whether an event loop of asyncio called the calling function; ``depth`` is counted as in ``reader``."""
+    frame = _frame(depth)
+    return frame is not None and frame.f_code.co_filename.startswith(ASYNCIO)
 
 
 def walk(frame: FrameType | None) -> bool:

@@ -21,6 +21,7 @@ from .._runtime.step import Request, Spec
 from .._values import to_json
 from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
+from .callers import by_asyncio
 from .patch import Patch, Switch
 
 __all__ = [
@@ -742,13 +743,8 @@ def _pipe_of(number: object) -> tuple[_Pipe, Scope] | None:
     if scope is None or scope.live:
         return None
     pipe = scope.session.state.extras.of(Descriptors).of(number)
-    at = None if pipe is None or _by_asyncio() else pipe.process.here()
+    at = None if pipe is None or by_asyncio(3) else pipe.process.here()
     return None if pipe is None or at is None else (pipe, at)
-
-
-def _by_asyncio() -> bool:
-    """Return whether an event loop is asking, which reads whenever it likes."""
-    return str(sys._getframe(3).f_globals.get("__name__")).startswith(("asyncio.", "uvloop"))
 
 
 def _os_read(original: Any) -> Any:

@@ -26,8 +26,7 @@ from .._reality import wake
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run
-from .._sources import ASYNCIO
-from .callers import by_tracekit
+from .callers import by_asyncio, by_tracekit
 from .patch import AttributePatch, Patch, Switch, loaded
 from .signals import called_in_loop
 from .threads import (
@@ -157,7 +156,7 @@ def _create_task(original: Any) -> Any:
         if scope is None:
             return original(self, coro, **options)
         context = options.get("context")
-        if _get_running_loop() is None and _getframe(1).f_code.co_filename.startswith(ASYNCIO):
+        if _get_running_loop() is None and by_asyncio():
             # A function that runs a loop until a coroutine is done waits for it: this is no other line of execution.
             lane = parent_lane(scope)
             before = lane.owner

@@ -20,6 +20,7 @@ from .._runtime.process import process
 from .._runtime.session import current
 from .._runtime.step import Spec
 from .._sources import is_tracekit
+from .callers import by_asyncio
 from .calls import Captured, shell_of
 from .patch import looking_like
 
@@ -446,7 +447,7 @@ def _reading(original: Any) -> Any:
 
     @wraps(original)
     def read(fd: Any, length: Any, /) -> bytes:
-        if fd != 0 or sys._getframe(1).f_globals.get("__name__", "").startswith("asyncio."):
+        if fd != 0 or by_asyncio():
             return original(fd, length)  # type: ignore[no-any-return]
         return step(length)  # type: ignore[no-any-return]
 

@@ -28,7 +28,7 @@ from ..integration import (
     register,
     signature_of,
 )
-from .intentions import Intention, copied
+from .intentions import Intention, deep_copy
 
 __all__ = [
     "Executor",
@@ -143,13 +143,13 @@ def reply_of(answered: Any, whose: str) -> dict[str, Any]:
     ``IntentionError`` for anything else, and for no answer at all.
     """
     if isinstance(answered, str):
-        return {**copied(_PARTS), "text": answered}
+        return {**deep_copy(_PARTS), "text": answered}
     if isinstance(answered, Mapping):
         return _checked(answered, whose)
     if getattr(answered, "choices", None):
-        return {**copied(_PARTS), **_of_choices(answered)}
+        return {**deep_copy(_PARTS), **_of_choices(answered)}
     if isinstance(getattr(answered, "content", None), list):
-        return {**copied(_PARTS), **_of_blocks(answered)}
+        return {**deep_copy(_PARTS), **_of_blocks(answered)}
     raise IntentionError(
         f"{whose} answered {answered!r:.80}, and a request to a model needs an answer",
         next_action='return a text, a mapping such as {"text": …, "usage": …, "cost_usd": …}, or the SDK\'s own answer',
@@ -168,7 +168,7 @@ def _checked(answered: Mapping[str, Any], whose: str) -> dict[str, Any]:
         raise IntentionError(
             f"{whose} says that its answer cost {cost!r}", next_action="cost_usd is a number, 0 or more"
         )
-    return {**copied(_PARTS), **copied(dict(answered))}
+    return {**deep_copy(_PARTS), **deep_copy(dict(answered))}
 
 
 def _of_choices(answered: Any) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _of_blocks(answered: Any) -> dict[str, Any]:
             cache_creation_input_tokens=written,
         ),
         "tool_calls": [
-            {"id": block.id, "name": block.name, "arguments": copied(block.input)}
+            {"id": block.id, "name": block.name, "arguments": deep_copy(block.input)}
             for block in answered.content
             if block.type == "tool_use"
         ],

@@ -25,9 +25,9 @@ __all__ = [
     "ask",
     "call",
     "check_cause",
-    "copied",
     "create",
     "deciding",
+    "deep_copy",
     "json_object",
     "patch",
 ]
@@ -91,7 +91,7 @@ class Intention:
 
     def alone(self) -> Intention:
         """Return a copy with data of its own, which nothing else can change."""
-        return replace(self, data=copied(dict(self.data)))
+        return replace(self, data=deep_copy(dict(self.data)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +216,15 @@ def _plain(data: dict[str, Any], what: str) -> dict[str, Any]:
             f"{what} contains something that is not data: {found}",
             next_action="an intention is written down before it is done: give it values, not handles, clients or functions",
         )
-    made: dict[str, Any] = copied(data)
+    made: dict[str, Any] = deep_copy(data)
     return made
 
 
-def copied(value: Any) -> Any:
+def deep_copy(value: Any) -> Any:
     """Return a deep copy of a value's dictionaries and lists."""
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {key: deep_copy(item) for key, item in value.items()}
+    return [deep_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def json_object(value: Any, what: str) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class Ledger:
         on = None if cause is None else cause.as_dict()
         ref = self.write("decision", by, kind, input=on, output=content, cause=cause)
         if messages is not None:
-            self._conversations[object] = ref.seq, copied(messages)
+            self._conversations[object] = ref.seq, deep_copy(messages)
         return ref
 
     def write(

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import IntentionError, RunStateError, TraceIntegrityError, UnknownObjectError
 from ..integration import Session, Store, Trace, canonical_json, from_json, here, to_json
-from .intentions import ANSWERS, EVENTS, FAILURES, Event, Ledger, Ref, check_cause, copied, json_object
+from .intentions import ANSWERS, EVENTS, FAILURES, Event, Ledger, Ref, check_cause, deep_copy, json_object
 
 __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_requests", "project"]
 
@@ -66,7 +66,7 @@ class World:
 
     def __getitem__(self, id: str) -> dict[str, Any]:
         """Return a copy of an object; raise ``KeyError`` if there is none."""
-        made: dict[str, Any] = copied(self._objects[id])
+        made: dict[str, Any] = deep_copy(self._objects[id])
         return made
 
     def get(self, id: str) -> dict[str, Any] | None:
@@ -88,7 +88,7 @@ class World:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy of all objects by id."""
-        made: dict[str, Any] = copied(self._objects)
+        made: dict[str, Any] = deep_copy(self._objects)
         return made
 
     @property
@@ -156,7 +156,7 @@ class World:
             about = {"world": self.name}
             itself = self.ledger.write("object.patched", id, kind, input=body, cause=ref, about=about)
             self.apply(id, body, _as_stored(body))
-        return Event(kind, itself, ref, copied(body), id)
+        return Event(kind, itself, ref, deep_copy(body), id)
 
     def apply(self, id: str, body: dict[str, Any], stored: dict[str, Any] | None = None) -> None:
         """Apply a recorded event; ``stored`` is its recorded body, if that differs."""
