@@ -717,16 +717,48 @@ def test_another_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert session.report.verdict.line == line
 
 
-@pytest.mark.parametrize("read", ["input()", "os.read(0, 6).decode()"])
+READINGS = {
+    "input": "input()",
+    "read": "sys.stdin.read()",
+    "readline": "sys.stdin.readline()",
+    "lines": "[*sys.stdin]",
+    "buffer": "sys.stdin.buffer.read1().decode()",
+    "fileinput": "[*fileinput.input([])]",
+    "descriptor": "os.read(0, 6).decode()",
+}
+
+
+@pytest.mark.parametrize("read", READINGS.values(), ids=READINGS)
 def test_standard_input_of_a_block(place: Place, read: str) -> None:
-    """Only ``tracekit run`` captures it: a block says that ``input()``, or a read of its descriptor, is not captured, and its
-    replay refuses it."""
-    place.program(BEGIN + f"with record('r'):\n    look({read})\n")
+    """However a block reads standard input, its replay gets what was recorded, whatever there is to read now; after the
+    block, ``sys.stdin`` is the one before."""
+    program = """
+import fileinput, io, os, sys
+from tracekit import record, replay
+before = sys.stdin
+with {block}:
+    assert isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.fileno() == 0
+    print(look({read}))
+assert sys.stdin is before
+"""
+    place.program(BEGIN + program.format(block="record('r')", read=read))
+    done = place.python("agent.py", input="hello\nworld\n")
+    assert (done.returncode, done.stderr, "hello" in done.stdout) == (0, "", True)
+    again = place.program(BEGIN + program.format(block=f"replay({place.run!r})", read=read), "again.py")
+    replayed = place.python(again, input="others\n")
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
+
+
+@pytest.mark.parametrize("read", ["open(0).read()", "sys.stdin.buffer.raw.readline()"])
+def test_standard_input_that_is_read_in_another_way(place: Place, read: str) -> None:
+    """A stream of its own over the descriptor is not captured: the recording says so, and a replay refuses it."""
+    place.program(BEGIN + f"import sys\nwith record('r'):\n    look(str({read}))\n")
     done = place.python("agent.py", input="hello\n")
     assert "reading standard input (" in done.stderr, done.stderr
     assert json.loads(place.cli("show", "last", "--why", "--json").stdout)["can_be_replayed"]["answer"] is False
     program = place.program(
-        BEGIN + f"from tracekit import replay\nwith replay({place.run!r}):\n    look({read})\n", "again.py"
+        BEGIN + f"import sys\nfrom tracekit import replay\nwith replay({place.run!r}):\n    look(str({read}))\n",
+        "again.py",
     )
     again = place.python(program, input="hello\n")
     assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr

@@ -1434,7 +1434,7 @@ _NEXT: Final[dict[Kind, str]] = {
     "replay(..., allow_hosts=[...])",
     "process": f"{_TOOL}; or let it join the run that is recorded, by importing tracekit; or replay(..., guard='off') to "
     "let it run for real",
-    "stdin": "let a @traced_tool ask, so that the replay answers it; or record the program by `tracekit run`, which captures it",
+    "stdin": "let a @traced_tool read it, so that the replay answers it; what `input()` and `sys.stdin` read is captured",
     "file": "let a @traced_tool make this change, so that the replay answers it; or replay without dry_run",
 }
 _NEXT_NO_NETWORK: Final = "the network is blocked here; for a server of the test's own, allow_hosts=[{host!r}]"

@@ -29,7 +29,7 @@ from .._runtime.boundary import crossings_of
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
-from .callers import asked_by_user, by_user, installed
+from .callers import asked_by_user, by_asyncio, by_user, installed
 from .guard import Attempt, cross, read_from, temporary_directories
 from .patch import AttributePatch, LatePatch, Patch, Switch
 from .plugins import PLACEHOLDER
@@ -959,7 +959,7 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     return None if found is None else [*found]
 
 
-# -- working directory and standard input ------------------------------------------------------------------------------
+# -- the working directory ----------------------------------------------------------------------------------------------
 
 
 def _directory(original: Any) -> Any:
@@ -974,33 +974,6 @@ def _directory(original: Any) -> Any:
         return value
 
     return getcwd
-
-
-def _answering(original: Any) -> Any:
-    """Wrap ``input`` unless it is captured, as under ``tracekit run``, or has been replaced."""
-    if not isinstance(original, BuiltinFunctionType):
-        return original
-
-    @wraps(original)
-    def input(*args: Any) -> Any:
-        cross(read_from("input", 0))
-        return original(*args)
-
-    return input
-
-
-def _reading_by_number(original: Any) -> Any:
-    """Wrap ``os.read``, unless reads of standard input are captured, or it has been replaced; see ``_answering``."""
-    if not isinstance(original, BuiltinFunctionType):
-        return original
-
-    @wraps(original)
-    def read(fd: Any, length: Any, /) -> bytes:
-        if fd == 0:
-            cross(read_from("os.read", 0))
-        return original(fd, length)  # type: ignore[no-any-return]
-
-    return read
 
 
 class _Scan:
@@ -1060,6 +1033,129 @@ class _Entry:
         return os.stat(self.path, follow_symlinks=follow_symlinks)
 
 
+# -- standard input ----------------------------------------------------------------------------------------------------
+#
+# ``input()`` and reads of ``sys.stdin``, of its buffer and of its descriptor are steps of a run.
+
+
+def _step(name: str, function: Any) -> Any:
+    """Wrap the function so that each call is a step; unlike a tool, it needs no identity.
+
+    What a process that has joined a run reads is written by the process that started it, so it is no step.
+    """
+    shell: Any = None
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal shell
+        scope = current.get()
+        if scope is None or scope.session.state.joined:
+            return function(*args, **kwargs)
+        if shell is None:
+            from .._runtime.step import Spec
+            from .calls import Captured, shell_of
+
+            shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
+        return shell(function, None, args, kwargs)
+
+    return step
+
+
+def _prompting(original: Any) -> Any:
+    """Wrap ``input``; the prompt is printed before the step, also in a replay: what is printed belongs to the program.
+
+    On a terminal the line editor shows it during the step.
+    """
+    shown: Any = _step("input", lambda prompt="": original())
+    edited: Any = _step("input", original)
+
+    @wraps(original)
+    def input(prompt: object = "", /) -> Any:
+        if current.get() is None:
+            return original(prompt)
+        if _edits():
+            return edited(prompt)
+        sys.stderr.flush()
+        sys.stdout.write(str(prompt))
+        sys.stdout.flush()
+        return shown(prompt)
+
+    return input
+
+
+def _edits() -> bool:
+    try:
+        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _reading_by_number(original: Any) -> Any:
+    """Wrap ``os.read``; an event loop's reads are not steps: that it reads standard input is in the run's boundary."""
+    step: Any = _step("os.read", lambda length: original(0, length))
+
+    @wraps(original)
+    def read(fd: Any, length: Any, /) -> bytes:
+        if fd != 0 or by_asyncio():
+            return original(fd, length)  # type: ignore[no-any-return]
+        return step(length)  # type: ignore[no-any-return]
+
+    return read
+
+
+def _standard_input(stream: Any) -> Any:
+    """Return what replaces ``sys.stdin``, which is left alone if the program or a test has put something else there."""
+    with suppress(OSError, ValueError):  # it is closed, or has no descriptor
+        if type(stream) is io.TextIOWrapper and stream.fileno() == 0:
+            return _Stdin(stream, "stdin", ("read", "readline", "readlines"))
+    return stream
+
+
+class _Stdin:
+    """Standard input, or its buffer, whose reads are steps; everything else is delegated to the stream."""
+
+    def __init__(self, stream: Any, name: str, reads: Iterable[str]) -> None:
+        self._stream = stream
+        for one in reads:
+            setattr(self, one, _step(f"{name}.{one}", getattr(stream, one)))
+        buffer = getattr(stream, "buffer", None)
+        if isinstance(buffer, io.BufferedReader):
+            self.buffer = _Buffer(buffer, f"{name}.buffer", ("read", "read1", "readline", "readlines", "peek"))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._stream)
+
+    def __iter__(self) -> Iterator[Any]:
+        while line := self.readline():
+            yield line
+
+    def __next__(self) -> Any:
+        line = self.readline()
+        if not line:
+            raise StopIteration
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("raw", "detach"):
+            cross(read_from(f"stdin.{name}", 0))
+        return getattr(self._stream, name)
+
+
+class _Buffer(_Stdin):
+    def readinto(self, into: Any) -> int:
+        data = self.read(memoryview(into).nbytes)
+        memoryview(into).cast("B")[: len(data)] = data
+        return len(data)
+
+    def readinto1(self, into: Any) -> int:
+        data = self.read1(memoryview(into).nbytes)
+        memoryview(into).cast("B")[: len(data)] = data
+        return len(data)
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
 def _patches() -> list[Patch]:
     found = _switch.made("all", _always)
     if "sqlite3" in sys.modules:
@@ -1080,7 +1176,8 @@ def _always() -> list[Patch]:
         *(LatePatch(module, "open", _opening) for module in (builtins, io, _io)),
         LatePatch(os, "open", _opening_by_number),
         LatePatch(os, "getcwd", _directory),
-        LatePatch(builtins, "input", _answering),
+        LatePatch(builtins, "input", _prompting),
+        LatePatch(sys, "stdin", _standard_input),
         LatePatch(os, "read", _reading_by_number),
         LatePatch(os, "listdir", _listing),
         LatePatch(os, "scandir", _scanning),

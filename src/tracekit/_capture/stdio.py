@@ -1,27 +1,21 @@
-"""Capture of a recorded program's standard streams: what it prints, which a replay compares, and what it reads from
-standard input."""
+"""Capture of what a recorded program prints, which a replay compares."""
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import wraps
 from hashlib import sha256
-from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from .._lazy import NamedTuple
 from .._runtime.process import process
 from .._runtime.session import current
-from .._runtime.step import Spec
 from .._sources import is_tracekit
-from .callers import by_asyncio
-from .calls import Captured, shell_of
 from .patch import looking_like
 
 __all__ = [
@@ -29,7 +23,6 @@ __all__ = [
     "PrintedDifference",
     "PrintedLines",
     "all_observed",
-    "capture_input",
     "capture_output",
     "differences",
     "flush",
@@ -397,102 +390,3 @@ def _printed(text: str) -> None:
     if state.ended:
         return
     state.extras.of(PrintedLines).write(scope.lane.path, text, scope.session.redactor.redact_text)
-
-
-# -- standard input ----------------------------------------------------------------------------------------------------
-#
-# As steps of a run, when a whole program is recorded or replayed.
-
-
-def capture_input() -> None:
-    """Make ``input()`` and reads of ``sys.stdin``, or of its descriptor, captured calls, for the rest of the process."""
-    builtins.input = looking_like(_prompting(builtins.input), builtins.input, builtins)
-    sys.stdin = _Stdin(sys.stdin, "stdin", ("read", "readline", "readlines"))
-    os.read = looking_like(_reading(os.read), os.read, os)
-
-
-def _step(name: str, function: Any) -> Any:
-    """Wrap the function so that each call is a step; unlike a tool, it needs no identity."""
-    shell = shell_of(Captured(function, Spec("tool", name, side_effect="read_only")))
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        return shell(function, None, args, kwargs)
-
-    return step
-
-
-def _prompting(original: Any) -> Any:
-    """Wrap ``input``; the prompt is printed before the step, also in a replay: what is printed belongs to the program.
-
-    On a terminal the line editor shows it during the step.
-    """
-    shown: Any = _step("input", lambda prompt="": original())
-    edited: Any = _step("input", original)
-
-    @wraps(original)
-    def input(prompt: object = "", /) -> Any:
-        if _edits():
-            return edited(prompt)
-        sys.stderr.flush()
-        sys.stdout.write(str(prompt))
-        sys.stdout.flush()
-        return shown(prompt)
-
-    return input
-
-
-def _reading(original: Any) -> Any:
-    """Wrap ``os.read``; an event loop's reads are not steps: that it reads standard input is in the run's boundary."""
-    step: Any = _step("os.read", lambda length: original(0, length))
-
-    @wraps(original)
-    def read(fd: Any, length: Any, /) -> bytes:
-        if fd != 0 or by_asyncio():
-            return original(fd, length)  # type: ignore[no-any-return]
-        return step(length)  # type: ignore[no-any-return]
-
-    return read
-
-
-def _edits() -> bool:
-    try:
-        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-class _Stdin:
-    """Standard input, or its buffer, whose reads are steps; everything else is delegated to the stream."""
-
-    def __init__(self, stream: Any, name: str, reads: Sequence[str]) -> None:
-        self._stream = stream
-        for one in reads:
-            setattr(self, one, _step(f"{name}.{one}", getattr(stream, one)))
-        buffer = getattr(stream, "buffer", None)
-        if isinstance(buffer, BufferedReader):
-            self.buffer = _Buffer(buffer, f"{name}.buffer", ("read", "read1", "readline", "readlines", "peek"))
-
-    def __iter__(self) -> Iterator[Any]:
-        while line := self.readline():
-            yield line
-
-    def __next__(self) -> Any:
-        line = self.readline()
-        if not line:
-            raise StopIteration
-        return line
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-class _Buffer(_Stdin):
-    def readinto(self, into: Any) -> int:
-        data = self.read(memoryview(into).nbytes)
-        memoryview(into).cast("B")[: len(data)] = data
-        return len(data)
-
-    def readinto1(self, into: Any) -> int:
-        data = self.read1(memoryview(into).nbytes)
-        memoryview(into).cast("B")[: len(data)] = data
-        return len(data)

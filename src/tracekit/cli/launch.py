@@ -823,7 +823,6 @@ def resume_process(command: Program | None, body: Body | None, instructions: Map
     """Run the program again and resume its run; return the exit status."""
     guard.warm()
     instrument()
-    stdio.capture_input()
     meta = first_meta(instructions["path"])
     closed = guard.Guard("process", (), False, resumes=True)
     process.role = runs = _role_of_resumption(command, meta, instructions, closed)
@@ -1015,7 +1014,6 @@ def main() -> None:
 def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]) -> int:
     assert body is not None
     instrument(user_modules=instructions["user_modules"])
-    stdio.capture_input()
     stdio.capture_output()
     process.role = role = RecordedProgram(instructions["program"], command=program)
     role.user_modules = tuple(instructions["user_modules"])
@@ -1124,7 +1122,6 @@ def prepare() -> None:
     """Install what every replay of a program needs in its process; called once per process."""
     guard.warm()
     instrument()
-    stdio.capture_input()
     stdio.capture_output()
 
 
