@@ -307,6 +307,7 @@ def test_a_file_is_what_it_was(place: Place) -> None:
         BEGIN
         + """
 import importlib, json, pathlib, sys, tarfile
+import xml.dom.minidom, xml.etree.ElementTree
 here = pathlib.Path("data")
 print(look(open("data/a.txt").read()), (here / "a.txt").read_text(), open(os.path.abspath("data/a.txt"), "rb").read())
 print([line for line in open("data/lines.txt", newline="")], json.load(open(file="data/x.json", encoding="utf-8")))
@@ -315,6 +316,7 @@ for library in ("gzip", "bz2", "lzma", "compression.zstd")[: 4 if sys.version_in
     print(importlib.import_module(library).open("data/" + library).read())
 with tarfile.open("data/all.tar", "r:") as archive:
     print(archive.getnames())
+print(xml.etree.ElementTree.parse("data/x.xml").getroot().tag, xml.dom.minidom.parse("data/y.xml").documentElement.tagName)
 with open("data/a.txt") as file:
     print(file.name, file.seek(1), file.read(1), file.fileno() > 2, file.mode)
 """
@@ -330,6 +332,8 @@ with open("data/a.txt") as file:
         (data / library).write_bytes(importlib.import_module(library).compress(b"packed"))
     with tarfile.open(data / "all.tar", "w") as archive:
         archive.add(data / "a.txt", "a.txt")
+    for name, text in {"x.xml": "<x/>", "y.xml": "<y/>"}.items():
+        (data / name).write_text(text)
     done = place.cli("run", "agent.py")
     assert done.returncode == 0, done.stderr
     names = [one["input"]["name"] for one in entries(place)]
@@ -340,6 +344,7 @@ with open("data/a.txt") as file:
         "data/bytes",
         *(f"data/{library}" for library in libraries),
         "data/all.tar",
+        *(f"data/{name}" for name in ("x.xml", "y.xml")),
     ]
     assert entries(place)[0]["output"]["data/a.txt"] == {
         "size": 7,
@@ -698,6 +703,25 @@ def test_a_file_that_a_library_opens(place: Place) -> None:
     (place.directory / ".cache").write_text("10-letters"[:6])
     again = place.cli("replay", "last", **variables)
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["open(shutil.copy('it', 'copied')).read()", "filecmp.cmp('it', 'same', shallow=False)"],
+    ids=["copy", "cmp"],
+)
+def test_what_the_standard_library_reads_for_a_program(place: Place, read: str) -> None:
+    """A file that a function of the standard library copies or compares is an input: the program gets what was recorded,
+    and is told that it has another content now."""
+    place.program(BEGIN + f"import filecmp, shutil\nprint(look({read}))\n")
+    for name in ("it", "same"):
+        (place.directory / name).write_text("as it was")
+    done = place.cli("run", "agent.py")
+    assert done.stdout in ("as it was\n", "True\n")
+    (place.directory / "it").write_text("as it is.")
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
+    assert "the file it was 9 bytes" in again.stderr
 
 
 def test_another_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

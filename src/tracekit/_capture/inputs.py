@@ -47,6 +47,8 @@ _PASS_THROUGH: Final = frozenset({
     "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
     "gzip", "bz2", "lzma", "compression.zstd", "compression.zstd._zstdfile", "tarfile", "zipfile",
+    "xml.etree.ElementTree", "xml.dom.minidom", "xml.dom.expatbuilder", "xml.sax", "xml.sax.expatreader", "xml.sax.saxutils",
+    "shutil", "filecmp", "wave", "mailbox", "netrc", "http.cookiejar",
     "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 _WRITING: Final = frozenset("wax+")
