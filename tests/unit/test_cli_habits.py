@@ -215,6 +215,90 @@ def test_a_working_directory_that_was_removed(
     assert "the working directory does not exist any more; change to another one" in result.stderr
 
 
+#: Files that are no trace, as they are named by mistake.
+NO_TRACES: dict[str, bytes] = {
+    "empty.jsonl": b"",
+    "binary.jsonl": bytes(range(255, 0, -1)),
+    "text.txt": b"to do: tea\n",
+    "other.json": b'{"a": 1}\n',
+    "cut.json": b'{"a": 1,\n',
+    "list.json": b"[1]",
+}
+#: Every command that takes a file, and the exit codes with which it may answer one of these.
+TAKING: dict[str, tuple[int, ...]] = {
+    "show FILE": (1, 3),
+    "show FILE --why": (1, 3),
+    "show FILE --json": (1, 3),
+    "verify FILE": (1, 3),
+    "audit FILE": (1, 3),
+    "text FILE": (0,),
+    "report FILE -o page.html": (0,),
+    "diff last FILE": (1,),
+    "failures FILE": (0, 1),
+    "replay FILE": (1, 2),
+    "debug FILE": (1, 2),
+    "verify-determinism FILE": (2,),
+    "doctor --run FILE": (1, 2),
+    "recovery resume FILE": (4,),
+    "recovery settle FILE 1 --not-done --reason none": (1, 4),
+    "recovery abort FILE --reason none": (1, 4),
+    "seal FILE --key seal.key": (1, 2),
+    "verify last --key FILE": (2,),
+    "export FILE --to perfetto": (0, 1),
+    "export FILE --to expanded": (0, 1),
+    "export FILE --to inter-agent": (0, 1),
+    "export FILE --to agentloom": (0, 1),
+    "compress FILE": (2,),
+    "executions trace FILE": (0, 1),
+    "import vcr FILE": (2,),
+    "import agentloom FILE": (2,),
+    "import vcr other.json -o FILE": (2,),
+    "estimate FILE": (2,),
+    "route FILE --app nowhere:router": (2,),
+    "demo --keep FILE": (2,),
+    "list --store FILE": (2,),
+    "in-doubt --store FILE": (2,),
+    "prune --older-than 1d --store FILE": (2,),
+    "keygen FILE": (2,),
+}
+
+
+@pytest.mark.parametrize("name", [*NO_TRACES, "directory", "missing.jsonl"])
+def test_a_file_that_is_none_of_ours_is_told(store: Path, name: str) -> None:
+    """Whatever is named in place of a trace, a key or an envelope: a message, no traceback, the documented exit code, and
+    the file is as it was."""
+    for file, content in NO_TRACES.items():
+        Path(file).write_bytes(content)
+    Path("directory").mkdir()
+    assert call("keygen", "seal.key").exit_code == 0
+    for command, codes in TAKING.items():
+        if name in ("directory", "missing.jsonl") and codes != (2,):
+            codes = (2,)
+        if (command.split()[0], name) in (
+            ("keygen", "missing.jsonl"),
+            ("demo", "missing.jsonl"),
+            ("demo", "directory"),
+        ):
+            continue  # as it should be
+        if "--store FILE" in command and name == "directory":
+            codes = (0, 2)
+        if command.endswith("-o FILE") and (name.endswith(".jsonl") or name == "directory"):
+            continue  # a name for the run
+        done = call(*(name if one == "FILE" else one for one in command.split()))
+        told = f"tracekit {command.replace('FILE', name)}: {done.output}"
+        assert isinstance(done.exception, SystemExit | None), (told, done.exception)
+        assert done.exit_code in codes, told
+        assert done.output.strip(), told
+        assert "Traceback" not in done.output, told
+    assert {file: Path(file).read_bytes() for file in NO_TRACES} == NO_TRACES
+
+
+def test_a_demo_on_no_provider() -> None:
+    """An address that is none, or one beside the embedded server, is a usage error before anything is done."""
+    assert "it as in http://" in call("demo", "--base-url", "nonsense").stderr
+    assert "name one of them" in call("demo", "--embedded", "--base-url", "http://127.0.0.1:9").stderr
+
+
 def test_interrupted_is_no_answer(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends any command with status 130: 1 would mean that a trace is damaged, or that something differs."""
 

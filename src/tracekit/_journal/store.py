@@ -1183,10 +1183,15 @@ class Store:
     def check_replayable(self, trace: Trace) -> Verdict:
         """Return the verdict on a run that can be replayed: not broken (``check``), and with at least one entry, else
         ``RunStateError``."""
+        return self.check_filled(trace, "replay")
+
+    def check_filled(self, trace: Trace, what: str) -> Verdict:
+        """Return the verdict on a run that is not broken (``check``) and has an entry; without one there is nothing to
+        ``what``, which is a ``RunStateError``."""
         verdict = self.check(trace)
         if verdict.count == 0:
             raise RunStateError(
-                f"{trace.path} has no entries: there is nothing to replay",
+                f"{trace.path} has no entries: there is nothing to {what}",
                 next_action="its process died before the run began; `tracekit list` shows the other runs",
             )
         return verdict

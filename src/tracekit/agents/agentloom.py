@@ -318,7 +318,8 @@ def _exported(traces: list[Trace]) -> Recording:
 
 def origin(trace: Trace) -> dict[str, Any]:
     """Return the parts of the imported file besides its answers; empty for a run that was not imported."""
-    trace.check()
+    if not trace.check().count:
+        return {}  # its process died before the run began
     request = from_json(trace.expand(trace.entry(1).get("input")))
     mark = request.get(MARK) if isinstance(request, dict) else None
     return mark if isinstance(mark, dict) and mark.keys() == _MARKED else {}

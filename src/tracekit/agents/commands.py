@@ -164,7 +164,7 @@ def route(
     """
     with output.reported():
         # In a replay the router is created first: a run that the app opens at its import precedes this one.
-        request = None if next_run() is not None else IntentEnvelope.from_json(_read(envelope))
+        request = None if next_run() is not None else _envelope(envelope)
         with output.aside():
             router = router_of(app)
         if request is None:
@@ -187,13 +187,22 @@ def route(
         sys.exit(code)
 
 
+def _envelope(path: str) -> IntentEnvelope:
+    text, source = _read(path), "standard input" if path == "-" else path
+    try:
+        return IntentEnvelope.from_json(text)
+    except EnvelopeError as error:
+        error.what = f"in {source}: {error.what}"
+        raise
+
+
 def _recorded(path: str) -> IntentEnvelope:
     """Return the recorded request, in a replayed or resumed process: its file, or standard input, may be gone."""
     run = next_run()
     if run is not None and isinstance(run.input, Mapping):
         return IntentEnvelope.from_dict(run.input)
     if run is None or not run.resumed:
-        return IntentEnvelope.from_json(_read(path))
+        return _envelope(path)
     text, source = _supplied_again(path)
     try:
         request = IntentEnvelope.from_json(text)

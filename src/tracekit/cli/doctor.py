@@ -233,7 +233,7 @@ class _Replays(NamedTuple):
 
 def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Replays:
     with Trace(path) as trace:
-        store.check(trace)
+        store.check_replayable(trace)
         program, cwd = program_of(trace, store, path, command, None, "doctor")
         first = trace.entry(1)
     seed = (first.get("meta", {}).get("environment") or {}).get("hash_seed")

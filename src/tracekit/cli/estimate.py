@@ -107,7 +107,9 @@ def _read(path: str) -> Any:
             f"{path} can't be read: {error.strerror}. SUBJECT is a JSON file; --run-name or --agent names the history of runs"
         ) from None
     except ValueError as error:
-        raise click.UsageError(f"{path} is not JSON: {error}") from None
+        raise click.UsageError(
+            f'{path} is not JSON: {error}. SUBJECT is a plan, a list of {{"model": …}} and {{"tool": …}}, or an envelope'
+        ) from None
 
 
 def _prices(options: tuple[str, ...]) -> dict[str, Price] | None:

@@ -53,6 +53,7 @@ def trace(run: str, store: str | None, expand: bool) -> None:
     with output.reported(), Trace(located(run, where := output.readable(store, run))) as file:
         verdict = where.judge_run(file)
         output.emit(whole(file, 1, expand))
+        if verdict.state == "broken" or verdict.problem:
+            output.message(f"{verdict.state}: {printable(str(verdict.problem))}")
         if verdict.state == "broken":
-            output.message(f"broken: {printable(str(verdict.problem))}")
             sys.exit(output.DIFFERENT)

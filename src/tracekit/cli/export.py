@@ -11,11 +11,12 @@ import click
 
 from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
+from .._journal.store import shown_as
 from .._runs.perfetto import Perfetto
 from ..errors import TraceError
 from ..otel import Otlp
 from . import output
-from .output import located
+from .output import located, printable
 
 __all__ = ["export"]
 
@@ -84,6 +85,9 @@ def export(
         with ExitStack() as stack:
             with output.working("verifying"):
                 traces = stack.enter_context(where.files(*(located(run, where) for run in runs)))
+            for trace in traces:
+                if not trace.check().count:
+                    output.message(f"tracekit: {printable(shown_as(trace.path))} has no entries to export")
             if chosen.sends:
                 with output.working("sending"):
                     sent = chosen.send(traces, endpoint=endpoint, payloads=payloads)

@@ -209,7 +209,7 @@ def _seal(path: str, where: Store, signing: SigningKey) -> int:
                 raise RunStateError(
                     f"a process has {file} open", path=file, next_action="seal the run when it has ended"
                 )
-        verdict = where.check(trace)
+        verdict = where.check_filled(trace, "seal")
         segments = {}
         for file in beside(path):
             with Trace(file) as other:

@@ -82,6 +82,8 @@ def vcr(path: str, to: str | None, run_id: str | None, as_json: bool, store: str
                 raise click.UsageError("of a directory, -o names the directory to write into, as in -o tests/traces")
             if run_id is not None:
                 raise click.UsageError("--run-id names the run of one cassette")
+        if to is not None and not to.endswith(".jsonl") and os.path.exists(to) and not os.path.isdir(to):
+            raise click.UsageError(f"-o {to}: name a .jsonl file that is not there yet, or a directory")
         problems = 0
         for cassette, target in _targets(path, to, store):
             try:

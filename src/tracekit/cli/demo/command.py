@@ -89,6 +89,12 @@ class Story:
         for line in lines:
             self.console.print(Text("   │ ", style="dim") + Text(line, style="yellow"), soft_wrap=True)
 
+    def quote_end(self, text: str, limit: int = 10) -> None:
+        """Quote the last ``limit`` lines of what a program wrote, where the reason of its end is."""
+        lines = text.rstrip().splitlines()
+        left_out = [f"{len(lines) - limit} lines before these …"] if len(lines) > limit else []
+        self.quote("\n".join([*left_out, *lines[-limit:]]))
+
 
 # -- workspace ---------------------------------------------------------------------------------------------------------
 #
@@ -381,6 +387,12 @@ def demo(
     """
     import os
 
+    if base_url is not None and own:
+        raise click.UsageError("--base-url asks a real provider, and --embedded asks none: name one of them")
+    if base_url is not None and not _is_address(base_url):
+        raise click.BadParameter(
+            f"{base_url!r} is no address: write it as in http://127.0.0.1:8080/v1", param_hint="--base-url"
+        )
     outside = not own and bool(base_url or os.environ.get("OPENAI_API_KEY"))
     provider = real(base_url, model, claude) if outside else None
     _require_sdks(anthropic=provider is None or provider.asks_anthropic)
@@ -392,6 +404,14 @@ def demo(
         checks = [{"check": what, "ok": ok, "detail": detail} for what, ok, detail in story.checks]
         click.echo(json.dumps({"ok": story.right, "run_id": run, "checks": checks}, ensure_ascii=False))
     sys.exit(RIGHT if story.right else DIFFERENT)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _console(piped: bool) -> Any:
@@ -418,7 +438,8 @@ def _directory(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise click.BadParameter(f"{keep} is there already and not empty; name a new directory.", param_hint="--keep")
+        what = "not empty" if keep.is_dir() else "no directory"
+        raise click.BadParameter(f"{keep} is there already and {what}; name a new directory", param_hint="--keep")
     keep.mkdir(parents=True, exist_ok=True)
     yield keep.resolve()
 
@@ -462,7 +483,7 @@ def _live(story: Story, place: Workspace, provider: Provider, model: ScriptedMod
     first, second = place.saved("first.json").get("result"), place.saved("second.json").get("result")
     if play.status or not first or not second:
         story.check("the agent ran", False, f"exit status {play.status}")
-        story.quote(play.complaint)
+        story.quote_end(play.complaint)
         return None
     run = place.saved("second.json")["run_id"]
     trace = place.store / "runs" / f"{run}.jsonl"
