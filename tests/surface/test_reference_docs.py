@@ -123,7 +123,7 @@ _TABLES = {
     "_with_effects": ("| reason against running it again |", "\n\n"),
     "inexact": ("| reason | |", "\n\n"),
     "remark": ("| remark |", "\n\n"),
-    "allow": ("What the caller allowed: ", "\n\n"),
+    "allow": ("| allowed | |", "\n\n"),
     "unknown": ("## Was this replay exact?", "\n## "),
 }
 
