@@ -239,6 +239,8 @@ READS = {
     "now in UTC": lambda: datetime.datetime.now(datetime.UTC),
     "today": lambda: datetime.datetime.today(),
     "the day": lambda: datetime.date.today(),
+    "to measure": lambda: time.perf_counter(),
+    "to measure, ns": lambda: time.perf_counter_ns(),
     "of the process": lambda: time.process_time(),
     "of the thread, ns": lambda: time.thread_time_ns(),
 }

@@ -49,10 +49,6 @@ PLAIN: Final = tuple(
 FORMATS: Final = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
 
 
-#: The clock that measures how long something took. Libraries base no decisions on it, and read it often.
-_MEASURES: Final = "perf_counter"
-
-
 def _answer(scope: Scope, name: str, real: Callable[[], Any], who: Literal[True] | str = True) -> Any:
     session, scope = scope.session, in_own_lane(scope)
     return session.clock_read(scope, name, real) if who is True else session.library_clock(scope, name, who, real)
@@ -65,13 +61,12 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
             return real()
         if scope.live:
             return _inside(scope, name, real) if steady else real()
-        who = by_user() if measures else reader()
+        who = reader()
         if who is True:
             return scope.session.clock_read(in_own_lane(scope), name, real)
         # Each wait of the standard library has its own clock.
         return scope.session.library_clock(in_own_lane(scope), name, who, real) if who else real()
 
-    measures = name.partition(".")[2].startswith(_MEASURES)
     steady = name in STEADY
     return read
 
