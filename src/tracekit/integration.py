@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     from ._journal.entry import SINGLES as SINGLES
     from ._journal.entry import event_id as event_id
     from ._journal.entry import family_of as family_of
+    from ._journal.entry import info_of as info_of
+    from ._journal.entry import meta_of as meta_of
     from ._journal.entry import span_id as span_id
     from ._journal.entry import trace_id as trace_id
     from ._journal.reader import Follower as Follower
@@ -274,6 +276,8 @@ _HOMES: Final = {
     "exception_from_json": "_values.decoding",
     "event_id": "_journal.entry",
     "family_of": "_journal.entry",
+    "info_of": "_journal.entry",
+    "meta_of": "_journal.entry",
     "span_id": "_journal.entry",
     "trace_id": "_journal.entry",
     "forbidding": "_capture.guard",
@@ -424,6 +428,7 @@ __all__ = [
     "from_json",
     "gives_anything",
     "here",
+    "info_of",
     "instrumented",
     "is_segment",
     "is_tracekit",
@@ -435,6 +440,7 @@ __all__ = [
     "lend",
     "live_async",
     "message",
+    "meta_of",
     "named",
     "next_run",
     "not_serialisable",

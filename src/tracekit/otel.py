@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from . import _reality
 from ._capture.plugins import Form
-from ._journal.entry import ENDS, span_id
+from ._journal.entry import ENDS, meta_of, span_id
 from ._journal.reader import Follower, Trace, Verdict
 from ._journal.store import SEGMENT, SUFFIX, HasPath, Store, first_entry, holder, segment_in, writer
 from ._runs.reading import FileView
@@ -122,8 +122,7 @@ class _Contexts:
 
 def _outer(first: dict[str, Any], reader: Callable[[str | None], FileSpans | None]) -> Callable[[], str | None]:
     """Return a function that finds the span in which a child process was started, given the child's first entry."""
-    meta, causes = first.get("meta"), first.get("cause")
-    lane = meta.get("lane") if isinstance(meta, dict) else None
+    lane, causes = meta_of(first).get("lane"), first.get("cause")
 
     def outer() -> str:
         for cause in causes if isinstance(causes, list) else ():
@@ -374,8 +373,7 @@ class SpanEmitter:
             segment: str | None = found["segment"]
             context, above = self._contexts(run_id), _outer(first, lambda of: self._reader(run_id, of))
         else:
-            meta = first.get("meta")
-            recorded = meta.get("writer") if isinstance(meta, dict) else None
+            recorded = meta_of(first).get("writer")
             if recorded is not None and recorded != writer(path):
                 return
             segment = None

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
+from .._journal.entry import meta_of
 from .._native import fields, header_values
 from .._runtime.session import Outcome
 from ..errors import ReplayError
@@ -924,7 +925,7 @@ def _moment(output: object) -> object:
 
 
 def _says(entry: Any, key: str) -> bool:
-    return bool((entry.get("meta") or {}).get(key))
+    return bool(meta_of(entry).get(key))
 
 
 def _length(answer: Answer) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from .._journal.entry import meta_of
 from .._runtime.session import Outcome
 from .http import Answer, Exchange
 from .http1 import Arrivals, Incoming, Rendering
@@ -287,7 +288,7 @@ class ReplayedConversation(Arrivals):
         ``next``."""
         self._asks = False
         entry = self._exchange.step.upcoming()
-        if entry is None or (entry.get("meta") or {}).get("abandoned"):
+        if entry is None or meta_of(entry).get("abandoned"):
             return False
         if self._sends_next():
             return None

@@ -30,8 +30,10 @@ __all__ = [
     "event_id",
     "family_of",
     "imported_from",
+    "info_of",
     "link",
     "load_schema",
+    "meta_of",
     "read_by_library",
     "span_id",
     "split",
@@ -118,11 +120,22 @@ _FAMILY_OF: Final = {
 _FAMILY_OF["span.end"] = ("span", "outcome")
 
 
+def meta_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``meta`` of an entry; empty if it has none, or a malformed one."""
+    meta = entry.get("meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+def info_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``meta.info`` of an entry, what is recorded of a step but not compared; empty as in ``meta_of``."""
+    info = meta_of(entry).get("info")
+    return info if isinstance(info, dict) else {}
+
+
 def imported_from(first: Mapping[str, Any]) -> str | None:
     """Return the tool whose recording was imported as this run, given its first entry; ``None`` for a run that tracekit
     recorded."""
-    meta = first.get("meta")
-    found = meta.get("imported") if isinstance(meta, dict) else None
+    found = meta_of(first).get("imported")
     return str(found.get("from")) if isinstance(found, dict) else None
 
 

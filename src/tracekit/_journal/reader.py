@@ -38,6 +38,7 @@ from .entry import (
     SUFFIX,
     Limits,
     imported_from,
+    meta_of,
     too_costly,
     too_deep,
 )
@@ -1295,16 +1296,13 @@ def _may_be_effect(line: bytes) -> bool:
 
 
 def _missing(last: Mapping[str, Any]) -> int:
-    meta = last.get("meta")
-    stated = meta.get("lost") if isinstance(meta, dict) else None
+    stated = meta_of(last).get("lost")
     return stated if type(stated) is int and stated > 0 else 0
 
 
 def _summary(end: dict[str, Any]) -> tuple[Any, tuple[dict[str, Any], ...]]:
     """Return what the last entry says about the number of entries and the other segments."""
-    meta = end.get("meta")
-    if not isinstance(meta, dict):
-        return None, ()
+    meta = meta_of(end)
     segments = meta.get("segments")
     listed = segments if isinstance(segments, list) else []
     return meta.get("count"), tuple(segment for segment in listed if isinstance(segment, dict))

@@ -25,6 +25,7 @@ from .._lazy import NamedTuple
 from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing
+from .entry import meta_of
 from .tip import SEAL_KEY_VARIABLE, seal_of
 
 if TYPE_CHECKING:
@@ -384,8 +385,7 @@ def _differs(trace: Trace, verdict: Verdict, seal: Seal, *, checked: bool) -> st
     if seal.run_id != verdict.run_id:
         return f"the seal is of run {seal.run_id}"
     first = trace.entry(1) if verdict.count else {}
-    meta = first.get("meta")
-    if seal.segment != (meta.get("segment") if isinstance(meta, dict) else None):
+    if seal.segment != meta_of(first).get("segment"):
         return "the seal is of another process of the run"
     if verdict.count < seal.count:
         return (

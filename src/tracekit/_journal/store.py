@@ -21,7 +21,7 @@ from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from . import seals
 from .durable import is_past, make_directory, sync_directory
-from .entry import DEFAULT, ENDS, Limits, too_deep
+from .entry import DEFAULT, ENDS, Limits, meta_of, too_deep
 from .tip import SEAL_KEY_VARIABLE, check_kept, check_tip_hash, seal_of, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
@@ -541,8 +541,7 @@ def name_of(path: str) -> str:
 
 def lane_of(first: dict[str, Any], name: str) -> str:
     """Return the lane of a segment's process, from its first entry; the segment's name if it does not say."""
-    meta = first.get("meta")
-    lane = meta.get("lane") if isinstance(meta, dict) else None
+    lane = meta_of(first).get("lane")
     return lane.strip("/") if isinstance(lane, str) else name
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orjson import loads
 
 from .. import _reality
-from .._journal.entry import family_of
+from .._journal.entry import family_of, info_of, meta_of
 from .._journal.keys import Keys, Owner
 from .._journal.store import SEGMENT, Store, beside, file_beside, live_writer, segment_in, valid_run_id
 from .._lazy import NamedTuple
@@ -536,7 +536,7 @@ class LoggedCall:
     def _result(self, log: Trace, spec: Spec) -> KeyedResult:
         pieces = tuple(self._piece(log, seq, spec) for seq in self.pieces)
         entry = log.entry(self.outcome)
-        meta = entry.get("meta") or {}
+        meta = meta_of(entry)
         lazy = next((facts["lazy"] for facts in (meta, *(piece.meta for piece in pieces)) if "lazy" in facts), None)
         if "error" in entry:
             entry = Originals(log.path).of(entry, log.expand, "error")
@@ -548,7 +548,7 @@ class LoggedCall:
 
     def _piece(self, log: Trace, seq: int, spec: Spec) -> LiveValue:
         entry = log.entry(seq)
-        meta = entry.get("meta") or {}
+        meta = meta_of(entry)
         if meta.get("redacted"):
             originals = Originals(log.path)
             if originals.lack(entry, "output"):
@@ -616,9 +616,8 @@ def _forget(found: dict[str, LoggedCall], digest: str, call: LoggedCall) -> None
 
 def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``info`` of the intent record of a call that was made; empty if an earlier call answers it."""
-    meta = entry.get("meta")
-    info = meta.get("info") if isinstance(meta, dict) else None
-    return info if isinstance(info, dict) and "duplicate_of" not in info else {}
+    info = info_of(entry)
+    return {} if "duplicate_of" in info else info
 
 
 def _undoes(entry: Mapping[str, Any]) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
+from .._journal.entry import meta_of
 from .._journal.reader import Verdict
 from .._runtime.boundary import uncaptured
 from .reading import FileView, RunView, StepView, plain
@@ -177,7 +178,7 @@ class Account:
     @cached_property
     def budget(self) -> Mapping[str, Any] | None:
         """The budget that the run was given, or ``None``."""
-        limits = (self.view.own.first.get("meta") or {}).get("budget")
+        limits = meta_of(self.view.own.first).get("budget")
         return limits if isinstance(limits, Mapping) else None
 
     @cached_property
@@ -279,7 +280,7 @@ def account_of(view: RunView, found: Verdict | None = None, *, actions: Mapping[
 
 
 def _environment(view: RunView) -> Mapping[str, Any]:
-    found = (view.own.first.get("meta") or {}).get("environment")
+    found = meta_of(view.own.first).get("environment")
     return found if isinstance(found, Mapping) else {}
 
 
@@ -292,7 +293,7 @@ def _identities(files: Iterable[FileView]) -> Iterator[Identity]:
     for file in files:
         for entry in file.entries_of("identity"):
             claims = plain(file.source.expand(entry.get("input"), before=entry["seq"]))
-            redacted = bool((entry.get("meta") or {}).get("redacted")) or "REDACTED" in str(claims)
+            redacted = bool(meta_of(entry).get("redacted")) or "REDACTED" in str(claims)
             yield Identity(str(entry.get("name")), claims, file.place(entry["seq"]), redacted)
 
 

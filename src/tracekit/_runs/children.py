@@ -15,7 +15,7 @@ from weakref import ref
 
 from .. import _reality
 from .._capture import commands, instrumentation
-from .._journal.entry import ENDS
+from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._lazy import NamedTuple
 from .._policy.policies import share
@@ -408,7 +408,7 @@ class RecordedChildren:
         file = os.path.abspath(session.log.journal.path)
         for path in paths:
             self._awaited.pop(path, None)
-        above = paths or {(first_entry(file).get("meta") or {}).get("lane") or ""}
+        above = paths or {meta_of(first_entry(file)).get("lane") or ""}
         for lane, segment in segments_of(file).items():
             if lane in self._counted or segment.path == file or above.isdisjoint(_from(lane)):
                 continue
@@ -505,7 +505,7 @@ def segments_of(trace: str) -> dict[str, SegmentFile]:
     found: dict[str, SegmentFile] = {}
     with suppress(OSError):
         for path in beside(file_beside(trace, None)):
-            meta = first_entry(path).get("meta") or {}
+            meta = meta_of(first_entry(path))
             lane = meta.get("lane")
             if isinstance(lane, str) and segment_of(lane) == segment_in(path):
                 found[lane] = SegmentFile(path, meta.get("arguments"), bool(meta.get("indirect")))

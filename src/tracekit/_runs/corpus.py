@@ -33,6 +33,7 @@ import orjson
 
 from .. import _reality
 from .._capture.plugins import recorded_credentials
+from .._journal.entry import meta_of
 from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
@@ -126,8 +127,7 @@ def _models_in(path: str) -> set[str]:
     found = set()
     with suppress(OSError, TracekitError):
         for entry in entries_of(path, marked=b'"type":"llm.request"'):
-            meta = entry.get("meta")
-            found.add(str((meta.get("model") if isinstance(meta, Mapping) else None) or entry.get("name")))
+            found.add(str(meta_of(entry).get("model") or entry.get("name")))
     return found
 
 
@@ -832,8 +832,7 @@ _NO_REPLY: Final = {"outcome": None, "exit": 1, "timed_out": False, "seconds": 0
 
 def _seed_of(path: str) -> str | None:
     """Return ``PYTHONHASHSEED`` as recorded."""
-    meta = first_entry(path).get("meta")
-    about = meta.get("environment") if isinstance(meta, Mapping) else None
+    about = meta_of(first_entry(path)).get("environment")
     seed = about.get("hash_seed") if isinstance(about, Mapping) else None
     return str(seed) if isinstance(seed, int) else None
 

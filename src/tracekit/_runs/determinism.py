@@ -16,7 +16,7 @@ from orjson import JSONDecodeError, loads
 
 from .. import _reality
 from .._capture import stdio
-from .._journal.entry import family_of
+from .._journal.entry import family_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._runtime.callsite import caller
@@ -362,7 +362,7 @@ class Recorded:
                 self._lane(entry["input"])
 
     def _own_lane(self, first: Mapping[str, Any]) -> str:
-        lane = (first.get("meta") or {}).get("lane")
+        lane = meta_of(first).get("lane")
         return lane if isinstance(lane, str) and self.name != self.run_id else ""
 
     def _lane(self, about: Mapping[str, Any]) -> None:
@@ -380,7 +380,7 @@ class Recorded:
         return found
 
     def _about(self, entry: Mapping[str, Any], n: int, *, keyed: bool) -> dict[str, Any]:
-        meta = dict(entry.get("meta") or {})
+        meta = dict(meta_of(entry))
         info = meta.pop("info", None) or {}
         step = family_of(entry["type"])
         family = step[0] if step is not None else info.get("family")

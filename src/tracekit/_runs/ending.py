@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .. import _reality
 from .._capture import guard
 from .._journal import store as files
-from .._journal.entry import ENDS
+from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, segment_in
 from .._lazy import NamedTuple, expression
 from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, shared_queues, uncaptured
@@ -190,7 +190,7 @@ def _crossed_in(segments: Iterable[str]) -> list[list[Crossing]]:
     for path in segments:
         with suppress(OSError, TracekitError):
             last = files.last_entry(path)
-            if last.get("type") not in ENDS or "boundary" in (last.get("meta") or {}):
+            if last.get("type") not in ENDS or "boundary" in meta_of(last):
                 from .._journal.reader import Trace
 
                 with Trace(path) as trace:
@@ -229,7 +229,7 @@ def keep_as_failure(error: BudgetExceededError, about: dict[str, Any]) -> Budget
 def swallowed(last: Mapping[str, Any]) -> bool:
     """Return whether a run failed only by its budget, according to its last entry: its program ended without an
     exception."""
-    return bool(((last.get("meta") or {}).get("budget") or {}).get("swallowed"))
+    return bool((meta_of(last).get("budget") or {}).get("swallowed"))
 
 
 # -- comparing ends ----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def another_abort(trace: Trace, redactor: Redactor, equal: Equal, reason: str | 
     A run without an end, or with an end written by an operator, says nothing about what its program would have done.
     """
     last = trace.last
-    meta = last.get("meta") or {}
+    meta = meta_of(last)
     own = last["type"] == "run.aborted" and bool(meta.get("by_program"))
     if not own and last["type"] not in ("run.completed", "run.failed"):
         return None
@@ -320,7 +320,7 @@ def another_end(trace: Trace, error: BaseException | None, ended_as: str | None,
 def hash_seed_hint(first: Mapping[str, Any], here: Any) -> str | None:
     """Return a hint that sets may have another order if the recording's hash seed differs; ``first`` is the run's first
     entry."""
-    meta = first.get("meta") or {}
+    meta = meta_of(first)
     seed = (meta.get("environment") or {}).get("hash_seed")
     if seed is None or meta.get("program") == process.role.program or (seed == here and seed != "random"):
         return None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from .._journal.entry import ENDS, REFUSALS, family_of
+from .._journal.entry import ENDS, REFUSALS, family_of, info_of, meta_of
 from .._journal.reader import Trace, open_trace, scan
 from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
 from .._runtime.recovered import declared_settlement
@@ -315,8 +315,7 @@ class FailureReader:
         return self._found(entry, step, classify_answer(status, answer.get("headers"), answer.get("body")))
 
     def _refused(self, entry: dict[str, Any]) -> RecordedFailure:
-        info = (entry.get("meta") or {}).get("info")
-        family = info.get("family") if isinstance(info, dict) else None
+        family = info_of(entry).get("family")
         kind = FailureType.BUDGET_EXCEEDED if entry["type"] == "budget.exceeded" else FailureType.CONTRACT_VIOLATION
         error = entry.get("error")
         failure = classify_recorded(error) if isinstance(error, dict) else None
@@ -358,14 +357,12 @@ class FailureReader:
         return self._found(entry, step, failure)
 
     def _step(self, entry: dict[str, Any], family: str) -> _Step:
-        meta = entry.get("meta")
-        side_effect = meta.get("side_effect") if isinstance(meta, dict) else None
         return _Step(
             entry["seq"],
             _text(entry.get("name")),
             _text(entry.get("agent_id")) or self._agent,
             family,
-            _text(side_effect),
+            _text(meta_of(entry).get("side_effect")),
         )
 
     def _found(self, entry: dict[str, Any], step: _Step, failure: StructuredFailure) -> RecordedFailure:
@@ -379,11 +376,7 @@ class FailureReader:
 
 def _classified(entry: Mapping[str, Any]) -> StructuredFailure | None:
     """Return the failure stored in the entry; ``None`` if there is none (older traces) or it is invalid."""
-    meta = entry.get("meta")
-    info = meta.get("info") if isinstance(meta, dict) else None
-    found = next(
-        (holder["failure"] for holder in (meta, info) if isinstance(holder, dict) and "failure" in holder), None
-    )
+    found = meta_of(entry).get("failure", info_of(entry).get("failure"))
     try:
         return None if found is None else StructuredFailure.from_dict(found)
     except ValueError:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from .. import _reality
-from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of
+from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of, info_of, meta_of
 from .._journal.reader import RawEntry, Scan
 from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
 from .._journal.tip import read_tip
@@ -225,8 +225,7 @@ class StoreFigures:
             return "running"
         if last is not None and not self._is_whole(file.path, last):
             return "broken"
-        meta = None if last is None else last.data.get("meta")
-        about: Mapping[str, Any] = meta if isinstance(meta, dict) else {}
+        about = {} if last is None else meta_of(last.data)
         if last is not None and kind in ENDS:
             file.doubts = _doubts(file.path) if about.get("in_doubt") else ()
             return "broken" if about.get("count") not in (None, last.line) else _END[kind]
@@ -284,9 +283,7 @@ class _File:
 
 def _is_settled(entry: Mapping[str, Any]) -> bool:
     """Return whether a person has stated this outcome after the process had died."""
-    meta = entry.get("meta")
-    info = meta.get("info") if isinstance(meta, Mapping) else None
-    return isinstance(info, Mapping) and info.get("reason") == "settled"
+    return info_of(entry).get("reason") == "settled"
 
 
 class _Reader:

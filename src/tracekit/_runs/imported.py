@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .._capture.http import decode
+from .._journal.entry import info_of
 from .._journal.store import Store
 from .._policy.policies import under_policies
 from .._runtime import divergence
@@ -127,7 +128,7 @@ class ImportedReplay(Around):
         for seq in replay.index.steps:
             entry = replay.trace.entry(seq)
             if entry["type"] in ("http.request", "llm.request"):
-                info = (entry.get("meta") or {}).get("info") or {}
+                info = info_of(entry)
                 yield seq, _asked(replay.trace.expand(entry["input"]), info)
 
     def _answered(self, spec: Spec, request: Request) -> ImportedStep:
@@ -206,7 +207,7 @@ class ImportedReplay(Around):
         """Return the body that was sent in exchange ``seq``, as one piece."""
         entry = self.replay.trace.entry(seq)
         body = self.replay.trace.expand(entry["input"]).get("body")
-        format = str(((entry.get("meta") or {}).get("info") or {}).get("format", "json"))
+        format = str(info_of(entry).get("format", "json"))
         data = b"" if body is None or format == "multipart" else decode(from_json(body), format)
         return Outcome({"sent": data}, None, {}, {"type": "http.chunk", "output": {"sent": data}})
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from .._capture import instrumentation
 from .._capture.http import names_model
+from .._journal.entry import meta_of
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._policy.policies import under_policies
@@ -808,7 +809,7 @@ def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since:
         "live": sorted(live.kinds),
         **({"instead": instead} if (instead := live.as_dict()) else {}),
         "environment": private,
-        **_replayable_by(first.get("meta") or {}, new),
+        **_replayable_by(meta_of(first), new),
     }
     cause = canonical([{"run_id": session.run_id, "seq": 1}])
     name = canonical(first.get("name"))

@@ -41,7 +41,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._capture.plugins import Dialect, Reading, discover
-from .._journal.entry import ENDS, READS, family_of, imported_from
+from .._journal.entry import ENDS, READS, family_of, imported_from, meta_of
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
 from .._lazy import expression
@@ -373,7 +373,7 @@ class FileView:
         if found is None:
             if len(self._metas) >= _METAS:
                 self._metas.clear()
-            found = self._metas[seq] = _mapping(self.source.entry(seq).get("meta"))
+            found = self._metas[seq] = meta_of(self.source.entry(seq))
         return found
 
     def entries_of(self, *kinds: str) -> list[dict[str, Any]]:
@@ -422,7 +422,7 @@ class FileView:
     @cached_property
     def settled(self) -> Mapping[int, Mapping[str, Any]]:
         """The settlements, stored beside an ended run, of the steps that it left in doubt."""
-        left = (self.last.get("meta") or {}).get("in_doubt") if self.ended else None
+        left = meta_of(self.last).get("in_doubt") if self.ended else None
         if not isinstance(left, list):
             return {}
         settlement_of = settlements(self.trace)
@@ -433,7 +433,7 @@ class FileView:
         """Steps whose effect is unknown or that are being executed: ``in doubt`` or ``running``."""
         try:
             last = last_entry(self.trace.path)
-            if last.get("type") in ENDS and not (last.get("meta") or {}).get("in_doubt"):
+            if last.get("type") in ENDS and not meta_of(last).get("in_doubt"):
                 return {}
             decision = decision_on(self.trace.path, segments=())
         except (OSError, TracekitError):
@@ -1100,8 +1100,7 @@ def taken_in(path: str) -> Taken:
         asked: dict[int, Mapping[str, Any]] = {}
         try:
             for entry in entries_of(file, marked=b'"type":"llm.'):
-                meta = entry.get("meta")
-                meta = meta if isinstance(meta, Mapping) else {}
+                meta = meta_of(entry)
                 if entry["type"] == "llm.request":
                     total.calls += 1
                     asked[entry.get("seq", 0)] = {**meta, "name": entry.get("name")}

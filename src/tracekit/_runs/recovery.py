@@ -13,7 +13,7 @@ import orjson
 
 from .. import _reality
 from .._journal.durable import make_directory, sync_directory
-from .._journal.entry import ENDS, imported_from
+from .._journal.entry import ENDS, imported_from, info_of, meta_of
 from .._journal.keys import Keys, Owner, settlement_in
 from .._journal.reader import EntryBlock, Trace, Verdict
 from .._journal.store import (
@@ -162,7 +162,7 @@ class LogOfSteps:
                 self.imported_from = imported_from(entry)
                 name = entry.get("name")
                 self.name = name if isinstance(name, str) else None
-            about = (entry.get("meta") or {}).get("writer")
+            about = meta_of(entry).get("writer")
             self.writers.append(about if isinstance(about, Mapping) else {})
         self.log.add(entry if self._originals is None else self._originals.lacks(entry))
 
@@ -641,7 +641,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
                     entry.get("name"),
                     "running" if running else "in_doubt",
                     trace.expand(entry.get("input"), before=step),
-                    (_meta(entry).get("info") or {}).get("idempotency_key"),
+                    info_of(entry).get("idempotency_key"),
                     host,
                     datetime.fromtimestamp(began / 1e9, UTC),
                     timedelta(microseconds=max(0, now - began) // 1000),
@@ -659,7 +659,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
 def _host(trace: Trace, path: str) -> str | None:
     """Return the machine on which a file was written; a child process's may be recorded only in its run."""
     for entry in (trace.entry(1), first_entry(file_beside(path, None))):
-        environment = _meta(entry).get("environment")
+        environment = meta_of(entry).get("environment")
         if isinstance(environment, dict) and environment.get("host"):
             return str(environment["host"])
     return None
@@ -793,7 +793,7 @@ def standing(path: str) -> tuple[str, str]:
             f"`tracekit recovery resume {name} --check` says whether it may go on, and what to find out before",
         )
     text = f"the run {name} has ended ({end}), and is not resumed again"
-    if (last.get("meta") or {}).get("in_doubt"):
+    if meta_of(last).get("in_doubt"):
         return f"{text}; it left a step in doubt", "`tracekit in-doubt` says how to settle it"
     return text, f"`tracekit show {name}` shows what was done"
 
@@ -829,7 +829,7 @@ def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
         last = last_entry(path)
         if not _has_ended(path, last, tips):
             return True
-        if last["type"] == "run.aborted" and not _meta(last).get("by_program"):
+        if last["type"] == "run.aborted" and not meta_of(last).get("by_program"):
             return False  # the operator who gave it up has checked
         ends = [(path, last), *((segment, last_entry(segment)) for segment in segments)]
         return any(decision_on(file, segments=()).leaves_in_doubt for file, end in ends if not _silent(end))
@@ -851,12 +851,7 @@ def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
 
 def _silent(last: Mapping[str, Any]) -> bool:
     """Return whether the end of a file says that nothing in it is in doubt."""
-    return last.get("type") in ENDS and not _meta(last).get("in_doubt")
-
-
-def _meta(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    meta = entry.get("meta")
-    return meta if isinstance(meta, dict) else {}
+    return last.get("type") in ENDS and not meta_of(last).get("in_doubt")
 
 
 @_reality.off_loop()
@@ -935,8 +930,7 @@ def _segments(path: str, segments: Sequence[str] | None) -> list[SegmentDecision
     found = []
     for segment in segments:
         name = name_of(segment)
-        meta = first_entry(segment).get("meta")
-        lane = meta.get("lane") if isinstance(meta, dict) else None
+        lane = meta_of(first_entry(segment)).get("lane")
         inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
         found.append(SegmentDecision(decision_on(segment, segments=())._replace(run_id=name), inside))
     return found
@@ -1026,7 +1020,7 @@ def last_settled(store: Store) -> tuple[int, ...]:
 
 def key_of(entry: Mapping[str, Any]) -> str | None:
     """Return the key of a call that happens once in the whole store, or ``None``."""
-    meta = _meta(entry)
+    meta = meta_of(entry)
     info, contract = meta.get("info"), meta.get("contract")
     if not isinstance(info, dict) or not isinstance(contract, dict) or contract.get("exactly_once") != "store":
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from .. import _reality, errors
 from .._capture import guard, instrumentation
 from .._capture.commands import STATUS, output_not_kept
-from .._journal.entry import SIGNALS
+from .._journal.entry import SIGNALS, meta_of
 from .._journal.store import last_entry, segment_of
 from .._runtime.callsite import caller, say
 from .._runtime.lane import Lane
@@ -455,7 +455,7 @@ class ReplayedChildren:
         self._answered: Final[list[str]] = []
         last = session.trace.last
         #: The paths of recorded processes that were gone before they had written anything.
-        self._without_segment: Final = frozenset((last.get("meta") or {}).get("without_segment") or ())
+        self._without_segment: Final = frozenset(meta_of(last).get("without_segment") or ())
         self._concluded = False
         #: How this process is seen to rest, and since when (s) it waits for others.
         self._look: object = None

@@ -18,6 +18,7 @@ from .. import _reality
 from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
+from .._journal.entry import meta_of
 from .._journal.store import Store, file_beside, is_segment, segment_of
 from .._runtime.callsite import caller, not_made, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
@@ -470,7 +471,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _compare_output(self, session: Replay) -> None:
         """Compare the program's output, if both the recording and this process kept it."""
-        meta = session.trace.last.get("meta") or {}
+        meta = meta_of(session.trace.last)
         recorded = meta.get("printed")
         report = session.report
         if not isinstance(recorded, dict) or not stdio.observed():

@@ -10,6 +10,7 @@ from typing import Any, Final
 from .. import _reality
 from .._capture import callers, instrumentation, randomness, world
 from .._capture import guard as guards
+from .._journal.entry import meta_of
 from .._journal.reader import Trace, TraceReading, Verdict
 from .._journal.store import Store, first_entry, writer
 from .._journal.writer import Durability, Journal
@@ -123,7 +124,7 @@ class ResumeBlock(RecordBlock):
             if module is not None:
                 callers.include(module)
         path = self._which.path if isinstance(self._which, Run) else self._store.find(self._which)
-        durability = (first_entry(path).get("meta") or {}).get("durability", "effects")
+        durability = meta_of(first_entry(path)).get("durability", "effects")
         journal, verdict = self._reopen(path, durability)
         try:
             self._acquire_all(journal, verdict)
@@ -210,7 +211,7 @@ class ResumeBlock(RecordBlock):
         taken.callback(log.schedule.end)
         budget = self.options["budget"]
         session.state.spending = Spending.resumed(log.trace, budget)
-        by = ((first.get("meta") or {}).get("budget") or {}).get("prices_by")
+        by = (meta_of(first).get("budget") or {}).get("prices_by")
         if by == "function" and not callable(getattr(budget, "prices", None)):
             session.report.warn(_PRICES, quiet=True)
         world.enter()
@@ -232,9 +233,9 @@ class ResumeBlock(RecordBlock):
         session.look()
 
     def _drift(self, log: Followed, first: Mapping[str, Any]) -> list[Any]:
-        recorded = (first.get("meta") or {}).get("environment") or {}
+        recorded = meta_of(first).get("environment") or {}
         found = drift(recorded, environment(instrumentation.packages()))
-        then, program = (first.get("meta") or {}).get("program_command") or {}, this_program()
+        then, program = meta_of(first).get("program_command") or {}, this_program()
         same = program is not None and then.get("script") == program.script
         if program is not None and same and then.get("sha256", "") != file_hash(program).get("sha256", ""):
             found.append(f"{program} has changed since the run began")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from .._journal.entry import FAMILIES, REFUSALS, SINGLES, span_id, trace_id
+from .._journal.entry import FAMILIES, REFUSALS, SINGLES, info_of, meta_of, span_id, trace_id
 from .reading import FileView, PromptMessage, StepView, error_text, plain
 
 __all__ = ["Context", "FileSpans", "Link", "Span", "SpanEvent", "context_of"]
@@ -108,8 +108,7 @@ class Context(NamedTuple):
 def context_of(first: Mapping[str, Any]) -> Context:
     """Return the context of a run from its first entry: the trace (W3C ``traceparent``) in which it was recorded, else
     one of its own."""
-    meta = first.get("meta")
-    traceparent = meta.get("traceparent") if isinstance(meta, Mapping) else None
+    traceparent = meta_of(first).get("traceparent")
     found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     if found is not None:
         return Context(found[1], found[2])
@@ -212,7 +211,6 @@ class FileSpans:
         """Return the span of the run itself, or of a child process."""
         view, first = self._view, self._view.first
         attributes = self._common(self._root, None)
-        meta = first.get("meta")
         name = view.process or view.segment or "process"
         if view.segment is None:
             agent = str(first.get("agent_id") or first.get("name") or "run")
@@ -222,7 +220,7 @@ class FileSpans:
                 "tracekit.run.name": str(first.get("name") or "run"),
             }
             name = f"invoke_agent {agent}"
-        environment = meta.get("environment") if isinstance(meta, Mapping) else None
+        environment = meta_of(first).get("environment")
         if isinstance(environment, Mapping):
             attributes |= {
                 there: str(environment[here])
@@ -283,8 +281,7 @@ class FileSpans:
         """Return the span of an agent that a router called."""
         attributes = self._common(step.seq, step)
         attributes |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": step.name}
-        info = (last.get("meta") or {}).get("info")
-        failure = info.get("failure") if isinstance(info, Mapping) else None
+        failure = info_of(last).get("failure")
         error = None
         if isinstance(failure, Mapping):
             error = str(failure.get("type")), str(failure.get("reason"))[:_LONGEST]

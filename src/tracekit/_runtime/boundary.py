@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from .._journal.entry import meta_of
 from .._lazy import NamedTuple
 from ..errors import LogWriteError
 from .lane import ROOT
@@ -275,8 +276,7 @@ def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] =
         if entry["type"] == "boundary":
             found[entry["seq"]] = crossing_of(entry)
         elif entry["type"].startswith("run."):
-            meta = entry.get("meta")
-            observed = meta.get("boundary") if isinstance(meta, Mapping) else None
+            observed = meta_of(entry).get("boundary")
             counts = observed if isinstance(observed, Mapping) else counts
     return [_with_counts(one, counts, joined) for one in found.values()]
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from .._journal import reader
-from .._journal.entry import family_of
+from .._journal.entry import family_of, meta_of
 from .._lazy import NamedTuple
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 from . import recovered
@@ -191,7 +191,7 @@ class OpenCall:
         bodies: dict[int, OpenCall] = {}
         begun: dict[int, Begun] = {}
         for entry in entries:
-            family, meta = family_of(entry["type"]), entry.get("meta") or {}
+            family, meta = family_of(entry["type"]), meta_of(entry)
             info = meta.get("info") or {}
             if family is None:
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
 
-from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SIGNALS, SINGLES, family_of
+from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SIGNALS, SINGLES, family_of, info_of
 from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
@@ -248,7 +248,7 @@ class Index:
         if family is not None:
             return self._step(seq, lane, family[0], family[1], entry)
         if kind in REFUSALS:
-            refused = ((entry.get("meta") or {}).get("info") or {}).get("family")
+            refused = info_of(entry).get("family")
             if refused is not None:
                 self.refused.add(seq)
                 self._append(self.intents, (lane, refused), seq)

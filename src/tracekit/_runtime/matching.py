@@ -12,6 +12,7 @@ from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from .._journal.entry import meta_of
 from .._journal.reader import TAIL, EntryBlock, Trace
 from .._lazy import expression
 from .._values import dumps, fingerprint, quick, to_json
@@ -441,6 +442,6 @@ class Comparison:
 
 def signature(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return what identifies a recorded step besides its name and input."""
-    meta = dict(entry.get("meta") or {})
+    meta = dict(meta_of(entry))
     meta.pop("info", None)
     return meta

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, read_by_library
+from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, info_of, meta_of, read_by_library
 from .doubt import lost
 
 if TYPE_CHECKING:
@@ -485,11 +485,7 @@ class RecoveredLog:
 
 def _meta(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return ``meta`` and ``meta.info`` of an entry, which may be malformed."""
-    meta = entry.get("meta")
-    if not isinstance(meta, dict):
-        return {}, {}
-    info = meta.get("info")
-    return meta, info if isinstance(info, dict) else {}
+    return meta_of(entry), info_of(entry)
 
 
 def _class(family: str, meta: Mapping[str, Any]) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
 from .._journal import keys as journal_keys
+from .._journal.entry import info_of, meta_of
 from .._journal.vault import Vault, has_vault
 from .._lazy import expression
 from .._native import decoded
@@ -386,9 +387,8 @@ def _odd(value: str) -> str:
 
 def marks_of(entry: Mapping[str, Any]) -> Iterator[Mark]:
     """Yield the marks of an entry: those of a step's output, and those of everything else."""
-    meta = entry.get("meta")
-    for about in (meta, meta.get("info")) if isinstance(meta, dict) else ():
-        found = about.get("redacted") if isinstance(about, dict) else None
+    for about in (meta_of(entry), info_of(entry)):
+        found = about.get("redacted")
         for mark in found if isinstance(found, list) else ():
             if isinstance(mark, list) and len(mark) == 3 and type(mark[0]) is type(mark[2]) is str:
                 yield mark

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from orjson import loads
 
-from .._journal.entry import CUT_OFF, ENDS, family_of, read_by_library
+from .._journal.entry import CUT_OFF, ENDS, family_of, info_of, meta_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
 from .._reality import running_loop
@@ -220,7 +220,7 @@ class ReplayedStep(Step):
         seq = self._chunk or session.index.answer[self.seq]
         if not seq or b'"%b":' % key.encode() not in session.trace.line(seq):
             return None
-        found = (session.trace.entry(seq).get("meta") or {}).get(key)
+        found = meta_of(session.trace.entry(seq)).get(key)
         return found if isinstance(found, str) else None
 
     def _outcome(self) -> int | None:
@@ -245,9 +245,9 @@ class ReplayedStep(Step):
     def _suspended(self, seq: int) -> bool:
         trace = self.session.trace
         line = trace.line(seq)
-        if b'"suspended":' in line and bool((trace.entry(seq).get("meta") or {}).get("suspended")):
+        if b'"suspended":' in line and bool(meta_of(trace.entry(seq)).get("suspended")):
             return True
-        if b'"settled":' in line and "settled" in ((trace.entry(seq).get("meta") or {}).get("info") or {}):
+        if b'"settled":' in line and "settled" in info_of(trace.entry(seq)):
             return True  # by a person, after everything else
         return self.seq in self.session.index.waited
 
@@ -844,7 +844,7 @@ class Replay:
     def _process_of(entry: Mapping[str, Any]) -> str:
         """Return the path of the process whose step, or whose pipe's step, this is."""
         if entry["type"] == "process.start":
-            return str(((entry.get("meta") or {}).get("info") or {}).get("process"))
+            return str(info_of(entry).get("process"))
         return str(entry.get("name")).partition(" ")[0]
 
     def _steps_of(self, path: str) -> list[int]:
@@ -1017,7 +1017,7 @@ class Replay:
         """Return whether ``lane``, for which the log has nothing more, is to be held until the replay ends: it was still
         running when the recorded run ended."""
         last = self.trace.last
-        open_lanes = (last.get("meta") or {}).get("open_lanes") if last["type"] in ENDS else None
+        open_lanes = meta_of(last).get("open_lanes") if last["type"] in ENDS else None
         with self._lock:
             if not isinstance(open_lanes, list) or self.lanes.of(lane).lane not in open_lanes:
                 return False
@@ -1284,8 +1284,7 @@ class Replay:
     def warnings(self) -> list[str]:
         if not self.state.ended:
             return []
-        meta = self.trace.last.get("meta")
-        recorded = self.trace.expand(meta.get("warnings")) if isinstance(meta, dict) else None
+        recorded = self.trace.expand(meta_of(self.trace.last).get("warnings"))
         return [str(sentence) for sentence in recorded] if isinstance(recorded, list) else []
 
     def part_ended(self, step: int, name: str, result: object) -> None:
@@ -1312,7 +1311,7 @@ class Replay:
             with self._lock:
                 self.failed.check()
                 seq = self._next(self.lanes.enter(scope.lane), "tool")
-            about = {} if seq is None else (self.trace.entry(seq).get("meta") or {}).get("info") or {}
+            about = {} if seq is None else info_of(self.trace.entry(seq))
             of = about.get("compensates")
             if seq is None or type(of) is not int or not 0 < of < len(self._used):
                 return None
@@ -1330,7 +1329,7 @@ class Replay:
         """Return the steps that the recorded run undid at some time, or reports as not undone: an abort now must not
         undo them."""
         last = self.trace.last
-        named = (last.get("meta") or {}).get("uncompensated") if last["type"] == "run.aborted" else None
+        named = meta_of(last).get("uncompensated") if last["type"] == "run.aborted" else None
         return {*self.index.compensations, *(one for one in named or () if type(one) is int)}
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:
@@ -1465,7 +1464,7 @@ class Replay:
     def decoded(self, spec: Spec, seq: int) -> Outcome:
         """Return the entry ``seq`` decoded before its turn, without its error."""
         entry = self._whole(self.trace.entry(seq))
-        meta = entry.get("meta") or {}
+        meta = meta_of(entry)
         tree = structured(self.trace.expand(entry.get("output")), meta, "/output")
         return Outcome(from_json(tree, spec.hint()), None, meta, entry)
 

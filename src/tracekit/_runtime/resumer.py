@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .._journal.entry import CUT_OFF, QUEUES
+from .._journal.entry import CUT_OFF, QUEUES, info_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
@@ -330,7 +330,7 @@ class Followed(Replay):
         return Outcome(
             from_json(self.trace.expand(self.supplied[step.seq]), step.spec.hint()),
             None,
-            entry.get("meta") or {},
+            meta_of(entry),
             entry,
         )
 
@@ -509,7 +509,7 @@ class Resumption(Recording):
         if step.given_up is not None:
             seq = step.given_up
             entry = self.replay.trace.entry(seq)
-            before = ((entry.get("meta") or {}).get("info") or {}).get("attempt", 1)
+            before = info_of(entry).get("attempt", 1)
             meta = b',"step":%d,"meta":{"info":{"reason":"superseded"}}' % seq
             self.log.journal.append(step.spec.types.skipped, step.scope.lane.id, seq, meta)
             request = request.saying({"attempt": before + 1, "again": seq})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from .. import _reality
+from .._journal.entry import meta_of
 from .._journal.store import beside
 from ..errors import BudgetExceededError, TraceError, UnknownPriceError
 from .doubt import never_sent
@@ -285,7 +286,7 @@ class Reservation:
     @classmethod
     def of_entry(cls, level: Spending, entry: Mapping[str, Any]) -> Reservation:
         """Return the reservation of a logged intent record, in ``level`` alone."""
-        signature = dict(entry.get("meta") or {})
+        signature = dict(meta_of(entry))
         about = signature.pop("info", None) or {}
         spec = _Logged("llm" if entry["type"] == "llm.request" else "tool", str(entry.get("name")), signature)
         held = cls((level,), spec, about)
@@ -674,7 +675,7 @@ class Spending:
         If that budget used a price function, prices come from ``budget``, the program's current one, or else from those
         recorded in the log.
         """
-        described = (trace.entry(1).get("meta") or {}).get("budget")
+        described = meta_of(trace.entry(1)).get("budget")
         if described is None:
             return None
         prices: Prices | None = None
@@ -713,7 +714,7 @@ class Spending:
                 open_calls[entry["step"]].free = True
         else:
             held = open_calls.pop(entry["step"])
-            meta = entry.get("meta") or {}
+            meta = meta_of(entry)
             self.prices.learn(meta.get("model"), meta.get("price"))
             if kind.endswith(".skipped"):  # answered by an earlier call; or retried, which counts by itself
                 held.give_back() if "output" in entry or "error" in entry else held.keep()
@@ -855,9 +856,9 @@ class ModelCalls:
         """Take an entry; return the call that it ends, if any."""
         kind = entry["type"]
         if kind == "llm.request":
-            self._asked[entry["seq"]] = entry.get("meta") or {}
+            self._asked[entry["seq"]] = meta_of(entry)
         elif kind in ("llm.response", "llm.error", "llm.skipped") and entry["step"] in self._asked:
-            meta, request = entry.get("meta") or {}, self._asked.pop(entry["step"])
+            meta, request = meta_of(entry), self._asked.pop(entry["step"])
             return self._call(request, meta, free=refused(entry.get("output")))
         elif kind == "llm.chunk" and entry["step"] in self._asked and _refused_stream(entry.get("output")):
             return self._call(self._asked.pop(entry["step"]), {}, free=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .._journal.entry import READS, SINGLES, family_of, imported_from
+from .._journal.entry import READS, SINGLES, family_of, imported_from, info_of, meta_of
 from .._lazy import NamedTuple
 from ..errors import InexactReplayError
 from .boundary import OBSERVED, Crossing, crossings_of, shared_queues, uncaptured
@@ -387,15 +387,13 @@ class _Read:
 
     def _note(self, entry: Mapping[str, Any]) -> None:
         self.first = self.first or entry
-        kind, meta = entry["type"], entry.get("meta")
-        meta = meta if isinstance(meta, dict) else {}
+        kind, meta = entry["type"], meta_of(entry)
         found = family_of(kind)
         if found is not None and found[0] != "span":
             self.captured = True
         elif found is not None or kind in SINGLES or kind in READS or kind == "input":
             self.bookkeeping = True
-        info = meta.get("info")
-        if isinstance(info, dict) and info.get("unasked"):
+        if info_of(entry).get("unasked"):
             self.unasked.append(self.place(entry["seq"]))
         if found is not None and found[1] != "intent":
             if "notes" in meta:
@@ -478,7 +476,7 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
         )
         text = f"it read files whose content was not kept: a replay needs them unchanged ({named})"
         yield None, Reason("not_kept", text, {"entries": [*not_kept.values()]})
-    python = ((read[0].first.get("meta") or {}).get("environment") or {}).get("python")
+    python = (meta_of(read[0].first).get("environment") or {}).get("python")
     here = sys.version.split()[0]
     if source is None and isinstance(python, str) and python.split(".")[:2] != here.split(".")[:2]:
         yield None, Reason("environment", f"it was recorded on Python {python}, and this is {here}")

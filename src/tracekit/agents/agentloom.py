@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
 from ..errors import InvalidEventError, TraceError, TraceExhaustedError, TraceVersionError, UnconsumedStepsError
-from ..integration import Dialect, HasPath, Store, Trace, discover, from_json
+from ..integration import Dialect, HasPath, Store, Trace, discover, from_json, meta_of
 from . import view
 from .envelope import DoubledKeyError, once
 from .graph import ordered
@@ -329,7 +329,7 @@ class _Open:
     """A model call without its answer yet."""
 
     def __init__(self, entry: Mapping[str, Any], input: Any) -> None:
-        self.meta: Final[Mapping[str, Any]] = entry.get("meta") or {}
+        self.meta: Final[Mapping[str, Any]] = meta_of(entry)
         self.input: Final = input
         self.started: Final[int] = entry["ts_ns"]
         self.pieces: Final[list[Any]] = []
@@ -386,7 +386,7 @@ def _request(call: _Open) -> tuple[Any, dict[str, Any]]:
 
 
 def _turn(call: _Open, output: Any, entry: Mapping[str, Any]) -> Turn:
-    meta = entry.get("meta") or {}
+    meta = meta_of(entry)
     if isinstance(output, dict) and "content" in output and "status" not in output:
         return output  # in agentloom's own form
     content = _content(call, output)

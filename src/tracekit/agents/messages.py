@@ -23,6 +23,7 @@ from ..integration import (
     entered,
     from_json,
     here,
+    meta_of,
     named,
     register_tasks,
     segment_in,
@@ -608,7 +609,7 @@ def _received(trace: Trace) -> Iterator[tuple[str, int, Message]]:
             about = entry["input"]
             lanes[about["id"]] = about["name"], about["n"]
         elif entry["type"] == "task_received":
-            meta = entry.get("meta") or {}
+            meta = meta_of(entry)
             name = meta.get("handler")
             lane, n = lanes.get(entry["lane"], ("", 0))
             if not isinstance(name, str) or lane != f"task:{name}":

@@ -25,7 +25,7 @@ from ..errors import (
     TraceIntegrityError,
 )
 from ..failures import StructuredFailure
-from ..integration import HasPath, Redactor, Store, Trace, from_json, not_serialisable, to_json
+from ..integration import HasPath, Redactor, Store, Trace, from_json, info_of, meta_of, not_serialisable, to_json
 from .envelope import IntentEnvelope, Patterns, stable_hash
 from .result import ReplayResult
 
@@ -200,7 +200,7 @@ class Execution:
                 return f"it is partial: agent {entry['name']!r} had not finished when the run ended"
         for entry in self.events:
             if entry["type"] == "agent.attempt.end" and entry["output"]["status"] == "interrupted":
-                by = ((entry.get("meta") or {}).get("info") or {}).get("exception", "it is not known by what")
+                by = info_of(entry).get("exception", "it is not known by what")
                 return f"it is partial: agent {entry['name']!r} was interrupted ({by})"
         return "it is partial: the run ended before the final response"
 
@@ -302,7 +302,7 @@ def _value(trace: Trace, tree: Any) -> tuple[Any, str | None]:
 
 
 def _info(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (entry.get("meta") or {}).get("info") or {}
+    return info_of(entry)
 
 
 def _decision(trace: Trace, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _response(trace: Trace, entry: Mapping[str, Any]) -> tuple[dict[str, Any] | 
 
 def _redacted(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
     """Return whether a secret is missing in the response: redacted here, or replaced by a placeholder before."""
-    meta = entry.get("meta") or {}
+    meta = meta_of(entry)
     return bool(meta.get("redacted") or _info(entry).get("redacted"))
 
 

@@ -13,7 +13,7 @@ from tracekit import Budget, ExecutionContract, SideEffectClass, limit
 
 from ..errors import BudgetExceededError, ContractViolationError, RegistryError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
-from ..integration import Below, Spec, check_transition, here
+from ..integration import Below, Spec, check_transition, here, meta_of
 from .envelope import IntentEnvelope, identity_of, stable_hash
 from .registry import AgentCall, AgentRegistry, AgentTerms, BaseAgent, Together, class_of, contract_of
 from .result import IntentResponse, Status
@@ -378,7 +378,7 @@ class Routing:
         trace = None if self._scope is None else self._scope.session.log.trace
         if trace is None or not 0 < seq <= len(trace):
             return None
-        return trace.expand((trace.entry(seq).get("meta") or {}).get("info", {}))  # type: ignore[no-any-return]
+        return trace.expand(meta_of(trace.entry(seq)).get("info", {}))  # type: ignore[no-any-return]
 
 
 def _may_follow(one: str | None, other: str | None) -> bool:

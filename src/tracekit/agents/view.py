@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import orjson
 
 from ..errors import InvalidEventError
-from ..integration import Follower, Trace, canonical_json, segment_in, valid_run_id
+from ..integration import Follower, Trace, canonical_json, meta_of, segment_in, valid_run_id
 from .envelope import DoubledKeyError, once
 from .ids import event_id, trace_id
 from .messages import OUTSIDE
@@ -327,7 +327,7 @@ class View:
         side = "sender_agent_id" if kind == "task_received" else "recipient_agent_id"
         if kind == "task_sent" and other is None:
             other = OUTSIDE
-        about = {side: other, "task": (entry.get("meta") or {}).get("task")}
+        about = {side: other, "task": meta_of(entry).get("task")}
         if not isinstance(about["task"], str):
             about["task"] = None
         return self._event(entry, kind, entry.get("output"), "output", self._causes(entry), **about)
@@ -338,7 +338,7 @@ class View:
         self._calls[seq] = entry["name"], entry.get("agent_id")
         self._around[seq] = seq
         causes = [*self._causes(entry), *([self._id(outer)] if outer else [])]
-        side_effect = (entry.get("meta") or {}).get("side_effect")
+        side_effect = meta_of(entry).get("side_effect")
         return self._event(
             entry, "tool_call", entry.get("input"), "input", causes, tool=entry["name"], side_effect=side_effect
         )

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ..errors import IntentionError, RunStateError, TraceIntegrityError, UnknownObjectError
-from ..integration import Session, Store, Trace, canonical_json, from_json, here, to_json
+from ..integration import Session, Store, Trace, canonical_json, from_json, here, meta_of, to_json
 from .intentions import ANSWERS, EVENTS, FAILURES, Event, Ledger, Ref, check_cause, deep_copy, json_object
 
 __all__ = ["Delivery", "Past", "World", "merge_patch", "past_of", "pending_requests", "project"]
@@ -242,7 +242,7 @@ def project(make: Callable[[str], World], run: Any, store: Any, name: str | None
 
 def _world_of(entry: Mapping[str, Any]) -> str | None:
     """Return the name of the world that an entry is about; ``None`` for any other entry."""
-    meta = entry.get("meta") or {}
+    meta = meta_of(entry)
     if entry["type"] == "object.patched":
         return meta.get("world")
     return entry["name"] if entry["type"] == "data" and meta.get("event") == "world.hash" else None
@@ -291,7 +291,7 @@ def _events(trace: Trace) -> Iterator[tuple[dict[str, Any], str]]:
     kinds: dict[int, str] = {}
     run_id = trace.status.run_id
     for entry in trace.entries():
-        meta = entry.get("meta") or {}
+        meta = meta_of(entry)
         kind = meta.get("event")
         if kind not in _KINDS or entry["type"] not in ("decision", "object.patched", "data"):
             continue
@@ -322,7 +322,7 @@ def past_of(session: Session) -> Past:
         deliveries: dict[int, Delivery] = {}
         asked, begun = set[int](), set[int]()
         for entry in islice(trace.entries(), len(trace)):  # a resumed run may have added some in the meantime
-            meta = entry.get("meta") or {}
+            meta = meta_of(entry)
             kind = meta.get("event")
             if entry["type"] == "decision" and kind in ANSWERS:
                 asked.add(entry["seq"])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeGuard
 from .. import _reality
 from .._capture import guard, inputs, plugins, stdio
 from .._capture.instrumentation import instrument
-from .._journal.entry import FAMILIES
+from .._journal.entry import FAMILIES, meta_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, beside, first_entry, summary
@@ -369,10 +369,9 @@ class Sibling(NamedTuple):
 def first_meta(path: str) -> dict[str, Any]:
     """Return ``meta`` of a file's first entry, unverified; empty if it has none."""
     try:
-        meta = first_entry(path).get("meta")
+        return meta_of(first_entry(path))
     except OSError:  # removed meanwhile
         return {}
-    return meta if isinstance(meta, dict) else {}
 
 
 def recorded_input(path: str) -> Any:

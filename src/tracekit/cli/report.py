@@ -10,6 +10,7 @@ import click
 
 from .. import _reality
 from .._journal.durable import replacing
+from .._journal.entry import meta_of
 from .._journal.store import Store
 from .._runs.comparing import compare
 from .._runs.page import GENERATOR, page
@@ -81,8 +82,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
 
 def _origin(view: RunView, where: Store) -> RunView | None:
     """Return the origin of a partial replay; ``None`` for any other run, and if it is not in the store."""
-    meta = view.own.first.get("meta")
-    origin = meta.get("origin") if isinstance(meta, dict) else None
+    origin = meta_of(view.own.first).get("origin")
     named = origin.get("run_id") if isinstance(origin, dict) else None
     if not isinstance(named, str):
         return None

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 import orjson
 
+from .._journal.entry import info_of
 from .._journal.reader import open_trace
 from .._journal.store import RunSummary, Store, holder
 from .._runs import housekeeping
@@ -245,7 +246,7 @@ def _is_one(line: bytes, digest: str) -> bool:
         return False
     if not isinstance(entry, Mapping) or entry.get("type") != "intent.received":
         return False
-    info = (entry.get("meta") or {}).get("info") or {}
+    info = info_of(entry)
     return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
 
 

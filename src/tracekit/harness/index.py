@@ -10,7 +10,18 @@ from typing import Any, Final, Literal, SupportsIndex
 from tracekit import Report
 
 from ..errors import ReplayError, RunNotFoundError, RunStateError, TraceExhaustedError
-from ..integration import READS, SINGLES, OpenReplay, Store, Trace, Verdict, exception_from_json, family_of, from_json
+from ..integration import (
+    READS,
+    SINGLES,
+    OpenReplay,
+    Store,
+    Trace,
+    Verdict,
+    exception_from_json,
+    family_of,
+    from_json,
+    meta_of,
+)
 from .writer import Line, family_of_kind, name_of
 
 __all__ = ["ReplayTraceWriter", "TraceEvent", "TraceEvents", "TraceIndex", "load_trace"]
@@ -80,9 +91,9 @@ class TraceEvent:
     @property
     def metadata(self) -> dict[str, Any]:
         """Model, decoding parameters, tool version, side-effect class …; and the outcome's usage and cost."""
-        meta = dict(self.trace.entry(self.step_id).get("meta") or {})
+        meta = dict(meta_of(self.trace.entry(self.step_id)))
         if self._outcome and self._outcome != self.step_id:
-            meta.update(self.trace.entry(self._outcome).get("meta") or {})
+            meta.update(meta_of(self.trace.entry(self._outcome)))
         return meta
 
     def __repr__(self) -> str:
