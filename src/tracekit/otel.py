@@ -26,7 +26,7 @@ from . import _reality
 from ._capture.plugins import Form
 from ._journal.entry import ENDS, meta_of, span_id
 from ._journal.reader import Follower, Trace, Verdict
-from ._journal.store import SEGMENT, SUFFIX, HasPath, Store, first_entry, holder, segment_in, writer
+from ._journal.store import SUFFIX, HasPath, Store, first_entry, holder, is_segment, segment_in, writer
 from ._runs.reading import FileView
 from ._runs.recovery import store_at, store_of
 from ._runs.spans import Context, FileSpans, Span, context_of
@@ -350,9 +350,7 @@ class SpanEmitter:
         names = _names(self._store.runs)
         waits = False
         # A run's own file is handled before those of its child processes.
-        for name in sorted(
-            names - self._known, key=lambda name: (SEGMENT.fullmatch(name[: -len(SUFFIX)]) is not None, name)
-        ):
+        for name in sorted(names - self._known, key=lambda name: (is_segment(name), name)):
             first = first_entry(os.path.join(self._store.runs, name))
             if first:
                 self._consider(name, first)
@@ -365,18 +363,16 @@ class SpanEmitter:
     def _consider(self, name: str, first: dict[str, Any]) -> None:
         """Follow a file if it belongs to a run that this process records."""
         path = os.path.join(self._store.runs, name)
-        found = SEGMENT.fullmatch(name[: -len(SUFFIX)])
+        segment = segment_in(name)
         run_id = str(first.get("run_id"))
-        if found is not None:
+        if segment is not None:
             if run_id not in self._own:
                 return
-            segment: str | None = found["segment"]
             context, above = self._contexts(run_id), _outer(first, lambda of: self._reader(run_id, of))
         else:
             recorded = meta_of(first).get("writer")
             if recorded is not None and recorded != writer(path):
                 return
-            segment = None
             context, above = context_of(first), None
             self._own.add(run_id)
         self._files[run_id, segment] = _Followed(path, segment, context, self._contexts, above, self._content)

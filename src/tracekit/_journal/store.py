@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SEGMENT",
     "SUFFIX",
+    "FileName",
     "HasPath",
     "RunSummary",
     "Store",
@@ -40,6 +41,7 @@ __all__ = [
     "entries_of",
     "fate",
     "file_beside",
+    "file_name",
     "first_entry",
     "holder",
     "holds_its_run",
@@ -49,7 +51,6 @@ __all__ = [
     "last_entry",
     "live_writer",
     "lock",
-    "name_of",
     "new_run_id",
     "remedy_for",
     "segment_in",
@@ -112,22 +113,33 @@ def valid_run_id(run_id: str) -> bool:
     )
 
 
+class FileName(NamedTuple):
+    """What the name of a trace file says: the run, and the segment (``None``: the run's own file). ``stem`` is the name
+    without directory and suffix."""
+
+    stem: str
+    run: str
+    segment: str | None
+
+
+@lru_cache(4096)
+def file_name(path: str) -> FileName:
+    """Return what the name of a trace file says, given its path, name or stem."""
+    stem = os.path.basename(path).removesuffix(SUFFIX)
+    found = SEGMENT.fullmatch(stem) if "." in stem else None
+    return FileName(stem, stem, None) if found is None else FileName(stem, found["run"], found["segment"])
+
+
 def holds_its_run(path: str, run_id: object) -> bool:
     """Return whether a trace file that belongs to ``run_id`` has the right name. A file outside every store may have
     any name."""
-    directory, name = os.path.split(os.path.abspath(path))
-    stem = name.removesuffix(SUFFIX)
-    segment = SEGMENT.fullmatch(stem)
-    return os.path.basename(directory) != "runs" or run_id in (None, segment["run"] if segment else stem)
+    path = os.path.abspath(path)
+    return os.path.basename(os.path.dirname(path)) != "runs" or run_id in (None, file_name(path).run)
 
 
-@lru_cache(256)
 def segment_in(path: str) -> str | None:
     """Return the segment that this file holds, by its name; ``None`` for a run's own file."""
-    name = os.path.basename(path)
-    stem = name.removesuffix(SUFFIX)
-    found = SEGMENT.fullmatch(stem) if "." in stem and name.endswith(SUFFIX) else None
-    return None if found is None else found["segment"]
+    return file_name(path).segment
 
 
 def segment_of(lane_path: str) -> str:
@@ -143,10 +155,8 @@ def _signing_key() -> seals.SigningKey | None:
 def file_beside(path: str, segment: str | None) -> str:
     """Return the file of a segment (``None``: the run's own) of the run to which the file at ``path`` belongs:
     ``<stem>.<16 hex>.jsonl``."""
-    directory, name = os.path.split(os.path.abspath(path))
-    stem = name.removesuffix(SUFFIX)
-    part = SEGMENT.fullmatch(stem)
-    return os.path.join(directory, _stem(stem if part is None else part["run"], segment) + SUFFIX)
+    path = os.path.abspath(path)
+    return os.path.join(os.path.dirname(path), _stem(file_name(path).run, segment) + SUFFIX)
 
 
 # -- lock --------------------------------------------------------------------------------------------------------------
@@ -371,7 +381,7 @@ class RunSummary(NamedTuple):
 @_reality.off_loop()
 def summary(path: str) -> RunSummary:
     """Summarise a trace file by its first and last complete lines. Never raises, whatever the file contains."""
-    run_id = os.path.basename(path)[: -len(SUFFIX)]
+    run_id = file_name(path).stem
     try:
         with open_file(path, "rb") as file:
             size = system.fstat(file.fileno()).st_size
@@ -494,7 +504,7 @@ def beside(path: str) -> tuple[str, ...]:
     directory, name = os.path.split(os.path.abspath(path))
     if is_segment(path):
         return ()
-    stem = name.removesuffix(SUFFIX)
+    stem = file_name(name).stem
     try:
         facts = system.stat(directory)
         if is_past(facts.st_ctime_ns):
@@ -513,9 +523,9 @@ def _segments(names: Iterable[str]) -> dict[str, list[str]]:
     """Return those of the names that are segments', sorted, by the run that they belong to."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
-        stem = name.removesuffix(SUFFIX)
-        if "." in stem and stem != name and (match := SEGMENT.fullmatch(stem)) is not None:
-            found.setdefault(match["run"], []).append(name)
+        about = file_name(name)
+        if about.segment is not None and about.stem != name:
+            found.setdefault(about.run, []).append(name)
     return found
 
 
@@ -530,13 +540,7 @@ def _segments_in(directory: str, *facts: int) -> dict[str, list[str]]:
 
 def is_segment(path: str) -> bool:
     """Return whether a file has the name of a segment."""
-    stem = os.path.basename(path).removesuffix(SUFFIX)
-    return "." in stem and SEGMENT.fullmatch(stem) is not None
-
-
-def name_of(path: str) -> str:
-    """Return the 16 hex digits in the name of a segment's file."""
-    return os.path.basename(path)[-len(SUFFIX) - 16 : -len(SUFFIX)]
+    return file_name(path).segment is not None
 
 
 def lane_of(first: dict[str, Any], name: str) -> str:
@@ -553,7 +557,7 @@ def segment_state(path: str) -> dict[str, Any]:
 
     with Trace(path) as trace:
         verdict = trace.status
-    about: dict[str, Any] = {"segment": name_of(path)}
+    about: dict[str, Any] = {"segment": segment_in(path)}
     if verdict.state != "complete":
         about["open"] = True
     if verdict.state == "complete" or verdict.count:
@@ -567,7 +571,7 @@ def with_segments(trace: Trace, verdict: Verdict, judge: Callable[[Trace], Verdi
     ``state``."""
     listed = {str(segment.get("segment")): segment for segment in verdict.segments}
     for path in beside(trace.path):
-        listed.setdefault(name_of(path), {"unlisted": True})
+        listed.setdefault(str(segment_in(path)), {"unlisted": True})
     judged = []
     for name, stated in sorted(listed.items()):
         state, problem = _judged(trace, file_beside(trace.path, name), name, stated, judge)
@@ -727,9 +731,7 @@ def shown_as(path: str) -> str:
 
     store = os.path.abspath(os.environ.get("TRACEKIT_DIR") or ".tracekit")
     here = os.path.dirname(os.path.abspath(path)) == os.path.join(store, "runs")
-    return (
-        os.path.basename(path)[: -len(SUFFIX)] if here and path.endswith(SUFFIX) else shlex.quote(os.path.abspath(path))
-    )
+    return file_name(path).stem if here and path.endswith(SUFFIX) else shlex.quote(os.path.abspath(path))
 
 
 #: What to do about a run that is not in the store: if the store has others, and if it has none.
@@ -837,7 +839,7 @@ class Store:
         stems = self._stems()
         if run in stems:
             return os.path.join(self.runs, run + SUFFIX)
-        ids = [stem for stem in stems if not SEGMENT.fullmatch(stem)]
+        ids = [stem for stem in stems if not is_segment(stem)]
         matches = [run_id for run_id in ids if run and run_id.startswith(run)]
         if len(matches) == 1:
             return os.path.join(self.runs, matches[0] + SUFFIX)
@@ -861,7 +863,7 @@ class Store:
     @_reality.off_loop()
     def list(self) -> tuple[RunSummary, ...]:
         """Return a summary of every run, newest first, from its first and last line."""
-        paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not SEGMENT.fullmatch(stem))
+        paths = (os.path.join(self.runs, stem + SUFFIX) for stem in self._stems() if not is_segment(stem))
         return tuple(sorted(map(summary, paths), key=lambda run: (run.started_ns, run.run_id), reverse=True))
 
     @_reality.off_loop()
@@ -870,10 +872,10 @@ class Store:
         segments."""
         runs: dict[str, tuple[str, ...]] = {}
         for stem in sorted(self._stems()):  # a run comes before its segments
-            path, segment = os.path.join(self.runs, stem + SUFFIX), SEGMENT.fullmatch(stem)
-            if segment is None:
+            path, run = (os.path.join(self.runs, one + SUFFIX) for one in (stem, file_name(stem).run))
+            if path == run:
                 runs[path] = ()
-            elif (run := os.path.join(self.runs, segment["run"] + SUFFIX)) in runs:
+            elif run in runs:
                 runs[run] += (path,)
         return runs
 
@@ -1001,7 +1003,7 @@ class Store:
     @staticmethod
     def _check_file(path: str) -> None:
         name = os.path.basename(path)
-        if not name.endswith(SUFFIX) or name == SUFFIX or SEGMENT.fullmatch(name.removesuffix(SUFFIX)):
+        if not name.endswith(SUFFIX) or name == SUFFIX or is_segment(name):
             raise RunStateError(
                 f"{path} can't be the file of a run",
                 next_action="name it ….jsonl (one that ends in 16 hexadecimal digits before that is of a child process)",
@@ -1035,7 +1037,7 @@ class Store:
         except FileNotFoundError:
             raise not_found(path) from None  # deleted meanwhile
         except OSError as error:
-            raise _unwritable(path, os.path.basename(path).removesuffix(SUFFIX), error, _UNCHANGED) from error
+            raise _unwritable(path, file_name(path).stem, error, _UNCHANGED) from error
         try:
             lock(fd, path)
             with Trace(path, limits, collect=collect) as trace:
@@ -1063,7 +1065,7 @@ class Store:
             system.close(fd)
             raise
         more: dict[str, Any] = {} if encode_read is None else {"encode_read": encode_read}
-        run_id = verdict.run_id or os.path.basename(path)[: -len(SUFFIX)]
+        run_id = verdict.run_id or file_name(path).stem
         journal = Journal(
             fd,
             path,
@@ -1137,15 +1139,13 @@ class Store:
         directory, name = os.path.split(os.path.abspath(trace.path))
         if os.path.basename(directory) != "runs":
             return verdict
-        stem = name.removesuffix(SUFFIX)
-        segment = SEGMENT.fullmatch(stem)
-        expected = segment["run"] if segment else stem
+        expected = file_name(name).run
         if verdict.run_id not in (None, expected):
             problem = f"the file of run {expected} holds run {verdict.run_id}: it is a copy, or was renamed"
             if verdict.state != "broken":
                 verdict = verdict._replace(state="broken", problem=problem, line=1)
             return verdict._replace(lost_tail=False)
-        kept = os.path.join(os.path.dirname(directory), "heads", stem)
+        kept = os.path.join(os.path.dirname(directory), "heads", file_name(name).stem)
         return check_kept(trace, verdict, kept)
 
     @_reality.off_loop()
@@ -1160,8 +1160,8 @@ class Store:
         found: dict[str, Verdict] = {}
 
         def judge(one: Trace) -> Verdict:
-            found[name_of(one.path)] = self.judge(one, keys=keys)
-            return found[name_of(one.path)]
+            found[str(segment_in(one.path))] = self.judge(one, keys=keys)
+            return found[str(segment_in(one.path))]
 
         listed = verdict.segments
         verdict = with_segments(trace, verdict._replace(segments=_with_sealed(verdict)), judge)

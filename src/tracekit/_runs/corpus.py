@@ -34,7 +34,7 @@ import orjson
 from .. import _reality
 from .._capture.plugins import recorded_credentials
 from .._journal.entry import meta_of
-from .._journal.store import SUFFIX, Store, entries_of, first_entry, is_segment, summary
+from .._journal.store import SUFFIX, Store, entries_of, file_name, first_entry, is_segment, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
 from .comparing import changes
@@ -149,7 +149,7 @@ def _sources(runs: Sequence[str], store: Store, query: Query) -> list[_Source]:
     found = [*places.values()]
     if not query.everything:
         found = [place for place in found if query.matches(fetched_run(place) if is_url(place) else place)]
-    return [_Source(place.rpartition("/")[2].removesuffix(SUFFIX), place) for place in found]
+    return [_Source(file_name(place).stem, place) for place in found]
 
 
 def _places(run: str, store: Store) -> list[str]:
@@ -764,7 +764,7 @@ class _Judge:
         """Return the reply for the run at this place."""
         try:
             path = fetched_run(place) if is_url(place) else place
-            run = os.path.basename(path).removesuffix(SUFFIX)
+            run = file_name(path).stem
             job = {"path": path, "run": run, "store": self._how["store"], "timeout": self._how["timeout"]}
             job["branches"] = None if self._branches is None else self._branches.name
             seed = _seed_of(path)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from .. import _reality
 from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of, info_of, meta_of
 from .._journal.reader import RawEntry, Scan
-from .._journal.store import SEGMENT, SUFFIX, Store, holder, holds_its_run
+from .._journal.store import SUFFIX, Store, file_name, holder, holds_its_run, is_segment
 from .._journal.tip import read_tip
 from .._runtime.prices import Prices
 from .._runtime.recovered import RecoveredLog, steps_in_doubt
@@ -154,8 +154,7 @@ class StoreFigures:
             return self._figures()
 
     def _new(self, name: str) -> _File:
-        segment = SEGMENT.fullmatch(name[: -len(SUFFIX)])
-        return _File(os.path.join(self.store.runs, name), None if segment is None else segment["run"] + SUFFIX)
+        return _File(os.path.join(self.store.runs, name), file_name(name).run + SUFFIX if is_segment(name) else None)
 
     def _figures(self, *, readable: bool = True) -> Figures:
         files = self._files
@@ -241,7 +240,7 @@ class StoreFigures:
         if not holds_its_run(path, last.data["run_id"]):
             return False
         try:
-            kept = read_tip(os.path.join(self.store.tips, os.path.basename(path)[: -len(SUFFIX)]))
+            kept = read_tip(os.path.join(self.store.tips, file_name(path).stem))
         except ValueError:
             return False
         if kept is None or kept.count < last.line:

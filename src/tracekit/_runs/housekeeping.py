@@ -13,7 +13,7 @@ import orjson
 from .._journal.durable import sync_directory
 from .._journal.packing import is_packed, pack_file, unpack_file
 from .._journal.reader import Trace
-from .._journal.store import SUFFIX, Store, beside, first_entry, is_segment, live_writer, shown_as, summary
+from .._journal.store import Store, beside, file_name, first_entry, is_segment, live_writer, shown_as, summary
 from ..errors import RunStateError, TracekitError
 from .recovery import decision_on
 
@@ -31,7 +31,7 @@ def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = T
     if any(_is_written(file) for file in files):
         yield "a process has it open"
         return
-    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    run_id = file_name(path).stem
     try:
         decision = decision_on(path)
     except (TracekitError, OSError):
@@ -70,7 +70,7 @@ def no_run(store: Store, path: str) -> str | None:
     """Return why the file at ``path`` is not that of a whole run; ``None`` if it is: any file in the store, however
     damaged, and elsewhere one that begins as a trace does."""
     if is_segment(path):
-        run = os.path.basename(path).removesuffix(SUFFIX).rpartition(".")[0]
+        run = file_name(path).run
         return f"it is one process of the run {run}: `tracekit rm {run}` removes all of it"
     return None if _is_in(store, path) or first_entry(path).get("type") == "run.started" else "it is no trace"
 
@@ -82,7 +82,7 @@ def remove(path: str) -> int:
     removal belongs to no run.
     """
     directory, name = os.path.split(os.path.abspath(path))
-    run_id = name.removesuffix(SUFFIX)
+    run_id = file_name(name).stem
     with ExitStack() as stack:
         for file in (path, *beside(path)):
             if stack.enter_context(live_writer(file)):

@@ -14,7 +14,7 @@ from .._capture.http import answer_problem
 from .._journal.entry import DEFAULT, FAMILIES, family_of
 from .._journal.keys import Keys
 from .._journal.reader import Trace, Verdict
-from .._journal.store import SUFFIX, Store, beside, segment_state, shown_as
+from .._journal.store import Store, beside, file_name, segment_state, shown_as
 from .._policy.policies import under_policies
 from .._runtime.lane import ROOT
 from .._runtime.recorder import Recording, encode_reads
@@ -105,7 +105,7 @@ def reopened(
 
 
 def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
-    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    run_id = file_name(path).stem
     pid = error.__dict__.get("pid")
     who = "another process" if pid is None else f"process {pid}"
     reason = {"code": "held", "text": f"{who} still runs it", "pid": pid}

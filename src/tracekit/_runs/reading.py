@@ -43,7 +43,7 @@ import orjson
 from .._capture.plugins import Dialect, Reading, discover
 from .._journal.entry import ENDS, READS, family_of, imported_from, meta_of
 from .._journal.reader import Trace, Verdict
-from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, name_of, shown_as
+from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, segment_in, shown_as
 from .._lazy import expression
 from .._runtime.boundary import Crossing, crossings_of
 from .._runtime.prices import Prices
@@ -126,7 +126,7 @@ def read_run(path: str, store: Store | None = None) -> RunView:
         files = [FileView(trace, verdict).read()]
         for other in beside(path):
             file = stack.enter_context(Trace(other))
-            view = FileView(file, where.judge(file), name_of(other)).read()
+            view = FileView(file, where.judge(file), segment_in(other)).read()
             if view.first or view.found.state == "broken":
                 files.append(view)
         return RunView(files, stack.pop_all())

@@ -17,17 +17,16 @@ from .._journal.entry import ENDS, imported_from, info_of, meta_of
 from .._journal.keys import Keys, Owner, settlement_in
 from .._journal.reader import EntryBlock, Trace, Verdict
 from .._journal.store import (
-    SEGMENT,
-    SUFFIX,
     Store,
     beside,
     fate,
     file_beside,
+    file_name,
     first_entry,
     holder,
     holds_its_run,
     last_entry,
-    name_of,
+    segment_in,
     shown_as,
 )
 from .._journal.tip import read_tip
@@ -843,7 +842,7 @@ def _has_ended(path: str, last: Mapping[str, Any], tips: str) -> bool:
     if last.get("type") not in ENDS:
         return False
     try:
-        kept = read_tip(os.path.join(tips, os.path.basename(path)[: -len(SUFFIX)]))
+        kept = read_tip(os.path.join(tips, file_name(path).stem))
     except (OSError, ValueError):
         return False
     return kept is not None and (kept.count, kept.head) == (last.get("seq"), last.get("hash"))
@@ -865,7 +864,7 @@ def decision_on(
 ) -> Decision:
     """Return the decision on the run in the file at ``path``; see ``decide``. ``segments`` if they are known. Only
     reads."""
-    run_id = os.path.basename(path).removesuffix(SUFFIX)
+    run_id = file_name(path).stem
     held = holder(path)
     try:
         with Trace(path, collect=(LogOfSteps,)) as trace:
@@ -898,7 +897,7 @@ def decided(
 
     ``original_is_dead`` is the operator's statement; ``None`` for a caller that does not continue the run.
     """
-    run_id = os.path.basename(trace.path).removesuffix(SUFFIX)
+    run_id = file_name(trace.path).stem
     log = trace.collected(LogOfSteps)
     if log.imported_from is not None:
         text = f"the run was imported from {log.imported_from}: there is no program that could continue it"
@@ -929,7 +928,7 @@ def _segments(path: str, segments: Sequence[str] | None) -> list[SegmentDecision
         segments = beside(path)
     found = []
     for segment in segments:
-        name = name_of(segment)
+        name = str(segment_in(segment))
         lane = meta_of(first_entry(segment)).get("lane")
         inside = isinstance(lane, str) and "@" in lane  # in a tool's body, which is not entered again
         found.append(SegmentDecision(decision_on(segment, segments=())._replace(run_id=name), inside))
@@ -1003,7 +1002,7 @@ def _check_settlement(path: str) -> None:
 
 
 def _settlement(path: str, step: int) -> str:
-    return os.path.join(store_of(path).root, "settled", f"{os.path.basename(path).removesuffix(SUFFIX)}.{step}")
+    return os.path.join(store_of(path).root, "settled", f"{file_name(path).stem}.{step}")
 
 
 def last_settled(store: Store) -> tuple[int, ...]:
@@ -1030,9 +1029,8 @@ def key_of(entry: Mapping[str, Any]) -> str | None:
 
 def owner_of(path: str, step: int) -> Owner:
     """Return the owner of a key that a step of this file uses."""
-    stem = os.path.basename(path).removesuffix(SUFFIX)
-    part = SEGMENT.fullmatch(stem)
-    return Owner(stem, None, step) if part is None else Owner(part["run"], part["segment"], step)
+    name = file_name(path)
+    return Owner(name.run, name.segment, step)
 
 
 @_reality.off_loop()

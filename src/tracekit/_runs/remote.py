@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Final
 
-from .._journal.store import SEGMENT, SUFFIX, Store, before_last, is_url
+from .._journal.store import SUFFIX, Store, before_last, file_name, is_segment, is_url
 from .._lazy import expression
 from ..errors import RunStateError, TraceError
 
@@ -54,11 +54,11 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
     root = _directory(remote.url)
     last = None if run is None else before_last(run)
     wanted = names if run is None or last is not None else [name for name in names if name.startswith(run)]
-    runs = [name for name in wanted if name.endswith(SUFFIX) and not SEGMENT.fullmatch(name.removesuffix(SUFFIX))]
+    runs = [name for name in wanted if name.endswith(SUFFIX) and not is_segment(name)]
     if last == 0 and len(runs) > 1:
-        newest = remote.newest("runs", runs).removesuffix(SUFFIX)
+        newest = file_name(remote.newest("runs", runs)).stem
         wanted = [name for name in names if name.startswith(newest)]
-    stems = {name.removesuffix(SUFFIX) for name in wanted}
+    stems = {file_name(name).stem for name in wanted}
     files = [f"runs/{name}" for name in wanted]
     files += [f"heads/{name}" for name in remote.names("heads") if name in stems]
     for directory in ("settled", "keys"):
@@ -79,7 +79,7 @@ def fetched_store(url: str, run: str | None = None, progress: Progress = lambda 
 def fetched_run(url: str) -> str:
     """Download the trace file at ``url`` with those of its child processes and its kept tip; return the local path."""
     directory, _, name = url.rpartition("/")
-    stem = name.removesuffix(SUFFIX)
+    stem = file_name(name).stem
     if directory.rpartition("/")[2] == "runs":
         return fetched_store(directory.rpartition("/")[0], stem).find(stem)
     remote, root = _Remote(directory), _directory(directory)
@@ -107,7 +107,7 @@ def runs_at(url: str) -> list[str]:
     else:
         found = _Remote(url).matching()
     found = [one for one in found if one.endswith(SUFFIX)]
-    return sorted(one for one in found if not SEGMENT.fullmatch(one.rpartition("/")[2].removesuffix(SUFFIX)))
+    return sorted(one for one in found if not is_segment(one))
 
 
 def _directory(url: str) -> str:

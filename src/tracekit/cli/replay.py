@@ -15,7 +15,7 @@ import click
 
 from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
-from .._journal.store import SUFFIX, Store, before_last, shown_as
+from .._journal.store import Store, before_last, file_name, shown_as
 from .._runs.environment import Program
 from .._runs.remote import is_url
 from .._runtime.redaction import Originals
@@ -279,7 +279,7 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
         program, cwd = program_of(trace, where, path, command, options["entry"], verb)
         environment = hash_seed(trace)
         lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
-    which = f"{run} ({os.path.basename(path)[: -len(SUFFIX)]})" if before_last(run) is not None else run
+    which = f"{run} ({file_name(path).stem})" if before_last(run) is not None else run
     message(f"tracekit: replaying {which}: {options['entry'] or program}")
     if lost:
         what = f"-m {program.module}" if program.module else program.script

@@ -16,7 +16,7 @@ import click
 
 from .. import _reality
 from .._journal.reader import Follower, Trace
-from .._journal.store import Store, beside, name_of, shown_as
+from .._journal.store import Store, beside, segment_in, shown_as
 from .._runs.reading import (
     Edit,
     FileView,
@@ -266,7 +266,7 @@ def whole(trace: Trace, first: int, expand: bool) -> Iterator[dict[str, Any]]:
     for path in beside(trace.path):
         with Trace(path) as file:
             for entry in file.entries(damaged=True):
-                yield {"segment": name_of(path), **(_expanded(file, entry) if expand else entry)}
+                yield {"segment": segment_in(path), **(_expanded(file, entry) if expand else entry)}
 
 
 def _expanded(trace: Trace, entry: dict[str, Any]) -> dict[str, Any]:

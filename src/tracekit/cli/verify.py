@@ -14,7 +14,7 @@ from .._capture.plugins import forms
 from .._journal.entry import load_schema
 from .._journal.reader import Trace, Verdict
 from .._journal.seals import PublicKeys, SigningKey, add_seal, new_key
-from .._journal.store import Store, beside, is_segment, live_writer, name_of, remedy_for
+from .._journal.store import Store, beside, is_segment, live_writer, remedy_for, segment_in
 from .._journal.tip import SEAL_KEY_VARIABLE
 from ..errors import RunStateError, TraceError
 from . import output
@@ -213,7 +213,7 @@ def _seal(path: str, where: Store, signing: SigningKey) -> int:
         segments = {}
         for file in beside(path):
             with Trace(file) as other:
-                segments[name_of(file)] = {"count": other.status.count, "head": other.status.head}
+                segments[str(segment_in(file))] = {"count": other.status.count, "head": other.status.head}
         try:
             add_seal(path, signing, str(verdict.run_id), verdict.count, verdict.head, segments=segments)
         except OSError as error:
