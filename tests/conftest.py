@@ -125,9 +125,10 @@ def pytest_runtest_makereport(
 
 
 _DIRECTORIES = itertools.count()
-#: These suites write thousands of files and wait for each to be on the disk, which is not what they test. Those that kill processes
-#: and fill file systems keep the disk, and so do whole programs: the layer of a replay leaves shared memory out.
-_IN_MEMORY = ("agents", "docs", "integrations", "property", "surface", "unit")
+#: These suites write thousands of files and wait for each to be on the disk, which is not what they test: what a process leaves that is
+#: killed is the same in memory, and a disk that fails or loses its power is none. Whole programs keep the disk: the layer of a replay
+#: leaves shared memory out.
+_IN_MEMORY = ("agents", "crash", "docs", "integrations", "property", "surface", "unit")
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30
 

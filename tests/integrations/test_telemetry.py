@@ -19,7 +19,6 @@ import openai
 import pytest
 import requests
 import sentry_sdk
-from langsmith import Client, RunTree
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
@@ -338,6 +337,8 @@ def test_what_it_asks_for_belongs_to_the_run(package: Any, servers: Servers) -> 
 def test_ids_that_it_makes_belong_to_the_run(instrumented: None) -> None:
     """The program may print or send the id of its trace, so a replay returns the recorded one. If the telemetry makes no id
     in the replay, because it has been switched off, the replay is exact, too."""
+    from langsmith import RunTree  # a third of a second: for the process that runs this test alone
+
     on = True
 
     def program() -> Any:
@@ -507,6 +508,8 @@ def test_without_instrument(tmp_path: Path, package: Any, servers: Servers) -> N
 def test_real_packages(servers: Servers, instrumented: None) -> None:
     """LangSmith's client, OTLP exporters with and without a thread, and Sentry's, from before the run: they send while it is recorded, and
     in a replay their flushes return with nothing sent."""
+    from langsmith import Client, RunTree
+
     smith = Client(api_url=servers.roots.http, api_key="k")
     traces = TracerProvider()
     traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(servers.roots.http + "/batch")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import tracekit
 from tests.integrations import scenarios
+from tests.support.processes import SDKS, python
 from tests.support.stub_provider import stub_provider
 from tracekit.integration import Trace
 
@@ -63,12 +63,10 @@ def _expanded(path: str) -> list[dict[str, Any]]:
 def _replay(store: Path, url: str, runs: dict[str, str]) -> dict[str, Any]:
     """What the scenarios see in a process that knows no key, has another hash seed, and finds no server."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    environment["PYTHONHASHSEED"] = "12345"
+    environment["PYTHONHASHSEED"] = "1" if environment.get("PYTHONHASHSEED") == "0" else "0"
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integrations.scenarios", str(store), url],
-        input=json.dumps(runs), capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120, check=False,
-    )  # fmt: skip
+    line = ("-m", "tests.integrations.scenarios", str(store), url)
+    done = python(*line, input=json.dumps(runs), env=environment, cwd=ROOT, timeout=120, imports=SDKS)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

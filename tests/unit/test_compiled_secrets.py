@@ -105,7 +105,7 @@ def test_it_is_made_of_these_expressions() -> None:
             LOOKS[3](*several)
 
 
-@settings(max_examples=examples(2000))
+@settings(max_examples=examples(1000))
 @given(TEXTS)
 def test_any_text(text: str) -> None:
     """Texts that are made of names and beginnings of keys, and of anything else."""
