@@ -76,6 +76,17 @@ def test_a_public_name() -> None:
     assert docs("tracekit._runs").exit_code == 2
 
 
+@pytest.mark.parametrize("word", ["pytest", "LangGraph", "retry", "kill -9", "refund"])
+def test_a_word_leads_to_sections(word: str) -> None:
+    """A word that names no page is answered with sections that have it, each by a topic that shows it."""
+    shown = docs(word)
+    assert shown.exit_code == 2
+    topics = re.findall(r"^  tracekit docs (\S+)$", shown.stderr, re.MULTILINE)
+    assert topics
+    assert all(word.lower() in docs(topic).stdout.lower() for topic in topics)
+    assert "mention" not in docs("zzz-nothing").stderr
+
+
 def test_what_there_is_not() -> None:
     """Exit code 2, and a sentence with the names that come near."""
     shown = docs("recovry")

@@ -83,11 +83,15 @@ def _text(topic: str, pages: dict[str, Path]) -> str | None:
         described = _described(name)
         if described is not None:
             return described
-    near = difflib.get_close_matches(name, _names(pages), 3, 0.5)
+    near = difflib.get_close_matches(name, _names(pages), 3, 0.7)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     output.message(
         f"tracekit: no page, error or public name is called {topic!r}. {hint}`tracekit docs` lists the pages."
     )
+    if sections := _about(topic, pages):
+        output.message("These sections mention it most:")
+        for section in sections:
+            output.message(f"  tracekit docs {section}")
     return None
 
 
@@ -127,14 +131,44 @@ def _title(path: Path) -> str:
     return found[2] if found else ""
 
 
+#: The most sections that are named for a word.
+_SECTIONS: Final = 5
+
+
+def _about(word: str, pages: dict[str, Path]) -> list[str]:
+    """Return the sections that have this word in their heading, or most often in their text, as topics."""
+    found = []
+    whole = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    for (page, path), name in zip(pages.items(), _names(pages), strict=True):
+        if page.startswith("decisions/"):
+            continue
+        text = _read(path)
+        headings = [one for one in _HEADING.finditer(_bare(text)) if len(one[1]) <= 2]
+        for number, heading in enumerate(headings):
+            end = headings[number + 1].start() if number + 1 < len(headings) else len(text)
+            count = len(whole.findall(text, heading.end(), end))
+            named = whole.search(heading[2]) is not None
+            topic = name if len(heading[1]) == 1 else f"{name}#{_anchor(heading[2])}"
+            if count or named:
+                found.append((named, count, topic))
+    return [topic for _, _, topic in sorted(found, key=lambda one: (not one[0], -one[1]))[:_SECTIONS]]
+
+
+def _bare(text: str) -> str:
+    """Return a page with blanks in place of its code."""
+    return _FENCED.sub(lambda block: " " * len(block[0]), text)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 def _section(text: str, name: str, level: int | None = None) -> str | None:
     """Return the section of a page whose heading has this anchor, with all subsections."""
-    bare = _FENCED.sub(lambda block: " " * len(block[0]), text)
-    headings = [*_HEADING.finditer(bare)]
+    headings = [*_HEADING.finditer(_bare(text))]
     for number, heading in enumerate(headings):
         depth = len(heading[1])
-        anchor = re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-")
-        if anchor == name.lower() and level in (None, depth):
+        if _anchor(heading[2]) == name.lower() and level in (None, depth):
             end = next((later.start() for later in headings[number + 1 :] if len(later[1]) <= depth), len(text))
             return text[heading.start() : end].rstrip()
     return None
