@@ -773,6 +773,48 @@ assert sys.stdin is before
     assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
 
 
+@pytest.mark.parametrize("password", ["hi", "correct horse battery"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_password_that_is_typed(place: Place, password: str, terminal: bool) -> None:
+    """What ``getpass`` returns is in no file, and a replay does not ask for it, on a terminal or not."""
+    program = """
+import os, pty, sys, warnings
+from getpass import getpass
+from tracekit import record, replay
+warnings.simplefilter("ignore")
+def ask():
+    with {block} as run:
+        password = getpass()
+        look(len(password) > 1)
+        print("typed:", password)
+{start}
+"""
+    typed = password + "\n"
+    start = f"""
+child, ours = pty.fork()
+if not child:
+    ask()
+    os._exit(0)
+said = b""
+while b"assword" not in said:
+    said += os.read(ours, 100)
+os.write(ours, {typed.encode()!r})
+try:
+    while said:
+        said = os.read(ours, 1000)
+        sys.stdout.write(said.decode())
+except OSError:  # the other side is closed
+    os.waitpid(child, 0)
+"""
+    place.program(BEGIN + program.format(block="record('r')", start=start if terminal else "ask()"))
+    done = place.python("agent.py", input=typed)
+    assert (done.returncode, f"typed: {password}" in done.stdout) == (0, True), done.stderr
+    assert f'"{password}' not in (place.store / "runs" / f"{place.run}.jsonl").read_text()
+    again = place.program(BEGIN + program.format(block=f"replay({place.run!r})", start="ask()"), "again.py")
+    replayed = place.python(again, input="")
+    assert (replayed.returncode, "typed: REDACTED_" in replayed.stdout) == (0, True), replayed.stderr
+
+
 @pytest.mark.parametrize("read", ["open(0).read()", "sys.stdin.buffer.raw.readline()"])
 def test_standard_input_that_is_read_in_another_way(place: Place, read: str) -> None:
     """A stream of its own over the descriptor is not captured: the recording says so, and a replay refuses it."""

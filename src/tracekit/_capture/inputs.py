@@ -19,7 +19,7 @@ from functools import lru_cache, partial, wraps
 from hashlib import sha256
 from itertools import repeat
 from sys import _getframe
-from types import BuiltinFunctionType, FrameType
+from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any, Final
 
 from .. import _reality
@@ -30,8 +30,9 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
+from .exchange import CodeExchange
 from .guard import Attempt, cross, read_from, temporary_directories
-from .patch import AttributePatch, LatePatch, Patch, Switch
+from .patch import AttributePatch, LatePatch, Patch, Switch, loaded
 from .plugins import PLACEHOLDER
 
 __all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
@@ -1037,20 +1038,16 @@ class _Entry:
 
 # -- standard input ----------------------------------------------------------------------------------------------------
 #
-# ``input()`` and reads of ``sys.stdin``, of its buffer and of its descriptor are steps of a run.
+# ``input()``, ``getpass()`` and reads of ``sys.stdin``, of its buffer and of its descriptor are steps of a run.
 
 
 def _step(name: str, function: Any) -> Any:
-    """Wrap the function so that each call is a step; unlike a tool, it needs no identity.
-
-    What a process that has joined a run reads is written by the process that started it, so it is no step.
-    """
+    """Wrap the function so that each call is a step; unlike a tool, it needs no identity."""
     shell: Any = None
 
     def step(*args: Any, **kwargs: Any) -> Any:
         nonlocal shell
-        scope = current.get()
-        if scope is None or scope.session.state.joined:
+        if not _is_read_here():
             return function(*args, **kwargs)
         if shell is None:
             from .._runtime.step import Spec
@@ -1089,6 +1086,32 @@ def _edits() -> bool:
         return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):
         return False
+
+
+def _is_read_here() -> bool:
+    """Return whether what is read now is read by the program of a run: not by the body of a tool, which is no part of a
+    replay, nor by a process that has joined the run, since the one that started it has written what it reads."""
+    scope = current.get()
+    return scope is not None and not scope.live and not scope.session.state.joined
+
+
+def _asking_secretly(original: Any) -> Any:
+    """Return the hook of ``getpass``: whatever is typed is a secret, there and wherever else the run has it."""
+
+    def getpass(_exchange: object, *args: Any, **kwargs: Any) -> Any:
+        from .decorators import traced_tool
+
+        @traced_tool(name="getpass", side_effect="read_only", redact="(?s).+")
+        def ask() -> Any:
+            typed = original(*args, **kwargs)
+            scope = current.get()
+            if scope is not None and scope.session.recording:
+                scope.session.redactor.learn(typed)
+            return typed
+
+        return ask() if _is_read_here() else original(*args, **kwargs)
+
+    return getpass
 
 
 def _reading_by_number(original: Any) -> Any:
@@ -1162,6 +1185,8 @@ def _patches() -> list[Patch]:
     found = _switch.made("all", _always)
     if "sqlite3" in sys.modules:
         found = found + _switch.made("sqlite3", _of_sqlite)
+    if loaded("getpass") is not None:
+        found = found + _switch.made("getpass", _of_passwords)
     for module, name in _OWN_OPEN.items():
         if module in sys.modules:
             found = found + _switch.made(module, partial(_of_own_open, sys.modules[module], name))
@@ -1211,11 +1236,17 @@ def _of_own_open(module: Any, name: str) -> list[Patch]:
     return [LatePatch(module, name, _opening)] if is_genuine else []
 
 
+def _of_passwords() -> list[Patch]:
+    function = sys.modules["getpass"].getpass
+    replaced = type(function) is not FunctionType or function.__closure__  # by a test
+    return [] if replaced else [CodeExchange(function, _asking_secretly)]
+
+
 def _of_sqlite() -> list[Patch]:
     return [LatePatch(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
 
 
-_switch: Final = Switch(_patches, ("sqlite3", *_OWN_OPEN))
+_switch: Final = Switch(_patches, ("sqlite3", "getpass", *_OWN_OPEN))
 
 
 def activate() -> None:

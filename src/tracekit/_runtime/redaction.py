@@ -654,7 +654,7 @@ class Redactor:
         return self.known.looker(first) if self.known else first
 
     def learn(self, credential: str) -> None:
-        """Redact ``credential``, the value of a header just sent, from now on. Thread-safe."""
+        """Redact ``credential``, the value of a header just sent, or a password just typed, from now on. Thread-safe."""
         if credential in self._seen:
             return
         with self._lock:
