@@ -107,7 +107,7 @@ class Library:
     def is_served_here(self, client: Any, request: Any) -> bool:
         """Return whether an application of the program answers a request in this process: its actions are steps of
         their own."""
-        kind = type(client._transport_for_url(request.url))
+        kind = type(client._transport_for_url(request.url) if client._mounts else client._transport)
         found = _served_here.get(kind)
         if found is None:
             names = {f"{one.__module__}.{one.__qualname__}" for one in kind.__mro__}
@@ -138,11 +138,12 @@ class Library:
             also["http_version"] = version.decode("ascii", "ignore")
         if reason is not None and reason != b"OK":
             also["reason"] = reason.decode("ascii", "ignore")
-        coded = _coded(headers)
-        if coded:
-            also["wire"] = {"coded": coded}
-            if hasattr(response, "_content"):
-                also["wire"]["size"] = response.num_bytes_downloaded
+        if _CODING in map(len, map(_NAME, headers)):  # most responses have no coding, and many headers
+            coded = _coded(headers)
+            if coded:
+                also["wire"] = {"coded": coded}
+                if hasattr(response, "_content"):
+                    also["wire"]["size"] = response.num_bytes_downloaded
         return also
 
     def _also(self, exchange: Exchange, response: Any, headers: Headers) -> dict[str, Any]:
@@ -366,8 +367,6 @@ def _headers(message: Any) -> Headers:
 
 def _coded(headers: Headers) -> dict[str, str]:
     """Return the headers of a coded body that its form in the log lacks; empty if it has no coding."""
-    if _CODING not in map(len, map(_NAME, headers)):  # most responses have no coding, and many headers
-        return {}
     codings = [one[-1] for one in headers if len(one[0]) == _CODING and one[0].lower() == b"content-encoding"]
     if not codings:
         return {}

@@ -641,6 +641,64 @@ def _unknown(
             assert added == young | (dict.fromkeys(large, 0) if expected is not None else {})
 
 
+@given(
+    tree=st.dictionaries(st.sampled_from(["body", "url", "n"]), TREES, max_size=3),
+    more=st.sampled_from(
+        [{}, {"$x": 1}, {"t": dict.fromkeys("abcd", 1)}, {"t": [[1, 2]] * 4}, {"t": [[1, 2]] * 3 + [[1]]}]
+    ),
+    sizes=st.sampled_from([(256, 64, 512, 1 << 18, 4), (256, 0, 512, 1 << 18, 0), (4, 8, 16, 1 << 18, 4)]),
+    least=st.sampled_from([0, 64, 1024]),
+    secret=st.sampled_from([b"short", b"none of it"]),
+)
+def test_as_it_is(tree: dict[str, Any], more: dict[str, Any], sizes: Any, least: int, secret: bytes) -> None:
+    """JSON goes into the log as it is unless it has a secret, base64, or a part that may be there already: a table of a conversation, or
+    what ``unknown`` does not know to be new."""
+    tree |= more
+    data = orjson.dumps(tree)
+    with patch.object(pure, "digest", compiled.digest):
+        every = pure.unknown(tree, ("input",), sizes[:4], {}, {}, {})
+        for young in ({}, {} if not every else {every[0][0]: 1}):
+            found = []
+            for form in (compiled, pure):
+                added = dict(young)
+                found.append(
+                    (form.as_it_is(data, tree, lambda data: secret in data, ("input",), sizes, least, added, {}), added)
+                )
+            assert found[0] == found[1]
+            if (
+                secret in data
+                or b"$" in data
+                or (sizes[4] and len(data) >= least and len(more.get("t", ())) == 4 and [1] not in [*more["t"]])
+            ):
+                assert found[0] == (None, young)
+            elif len(data) < least:
+                assert found[0] == ([], young)
+            else:
+                assert found[0][0] == (None if young else every)
+
+
+def test_as_it_is_refuses() -> None:
+    """What is no dictionary has to be examined; what is no JSON is a mistake, as is an error of the search."""
+    sizes = (4, 8, 16, 1 << 18, 4)
+
+    def breaks(data: bytes) -> bool:
+        raise LookupError
+
+    for form in (compiled, pure):
+        assert form.as_it_is(b"[]", [], lambda _: False, (), sizes, 0, {}, {}) is None
+        with pytest.raises(LookupError):
+            form.as_it_is(b"{}", {}, breaks, (), sizes, 0, {}, {})
+        with pytest.raises((TypeError, UnicodeEncodeError)):
+            form.as_it_is(b"{}", {"a": "\ud800" * 9}, lambda _: False, (), sizes, 0, {}, {})
+    for wrong in (
+        ("{}", {}, len, (), sizes, 0, {}, {}), (b"{}", {}, len, [], sizes, 0, {}, {}), (b"{}", {}, len, (), (1, 2), 0, {}, {}),
+        (b"{}", {}, len, (), sizes, "0", {}, {}), (b"{}", {}, len, (), sizes, 0, None, {}), (b"{}", {}, len, (), sizes, 0, {}, None),
+        (b"{}", {}, len, (), sizes, 0, {}),
+    ):  # fmt: skip
+        with pytest.raises(TypeError):
+            compiled.as_it_is(*wrong)
+
+
 def test_unknown_refuses() -> None:
     """What is not JSON is a mistake of the caller's."""
     sizes = (4, 8, 16, 1 << 18)

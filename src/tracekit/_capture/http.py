@@ -364,7 +364,10 @@ def whole(
     ``value`` and ``data`` are the result of ``_parsed``.
     """
     kept, content_type = response_headers(headers)
-    body, format, data = encode(content, value, data, text=textual(content_type))
+    if data is not None:  # the common case
+        body, format = value, "json"
+    else:
+        body, format, data = encode(content, value, text=textual(content_type))
     output = {"status": status, "headers": kept, "body": body, "format": format, **also}
     if data is None:
         return output, None
@@ -1336,9 +1339,12 @@ def begin(
         format, data = "json", content
     else:
         value, data = _parsed(content)
-        body, format, data = (
-            ({"streamed": True}, "stream", None) if streamed else request_body(content, value, data, about.content_type)
-        )
+        if streamed:
+            body, format, data = {"streamed": True}, "stream", None
+        elif data is not None:  # the common case
+            body, format = value, "json"
+        else:
+            body, format, data = request_body(content, value, None, about.content_type)
     asked = _parameters(route) if websocket else body if value is NOT_JSON else value
     for dialect in dialects:
         claim = _claim(dialect, route.path, asked)

@@ -171,12 +171,13 @@ def token_usage(
         counts["input_tokens"] = int(input)
     if isinstance(output, _NUMBERS):
         counts["output_tokens"] = int(output)
-    if isinstance(cache_read, _NUMBERS):
-        counts["cache_read_input_tokens"] = int(cache_read)
-    if isinstance(cache_creation, _NUMBERS):
-        counts["cache_creation_input_tokens"] = int(cache_creation)
-    if isinstance(reasoning, _NUMBERS):
-        counts["reasoning_output_tokens"] = int(reasoning)
+    if cache_read is not None or cache_creation is not None or reasoning is not None:
+        if isinstance(cache_read, _NUMBERS):
+            counts["cache_read_input_tokens"] = int(cache_read)
+        if isinstance(cache_creation, _NUMBERS):
+            counts["cache_creation_input_tokens"] = int(cache_creation)
+        if isinstance(reasoning, _NUMBERS):
+            counts["reasoning_output_tokens"] = int(reasoning)
     return counts
 
 

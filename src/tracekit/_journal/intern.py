@@ -15,10 +15,14 @@ from typing import Any, Final
 
 import orjson
 
-from .._native import digest, elements, parts, unknown
+from .._native import as_it_is, digest, elements, parts, unknown
 from .._native.common import is_worth
 
-__all__ = ["Interner", "KnownList", "Places"]
+__all__ = ["WORTH_A_LIST", "WORTH_A_LOOK", "Interner", "KnownList", "Places"]
+
+#: A shorter encoding contains nothing worth interning; and the same for conversations.
+WORTH_A_LOOK: Final = 1024
+WORTH_A_LIST: Final = 64
 
 #: A string of at least this many bytes (UTF-8) becomes a blob.
 _TEXT: Final = 1024
@@ -31,9 +35,9 @@ _ELEMENT: Final = 64
 _LIST: Final = 512
 #: Headers and the like with fewer items stay inline.
 _ITEMS: Final = 4
-#: All of them for ``unknown``, for lists and texts, and for texts alone.
-_SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE)
-_SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE)
+#: All of them for ``as_it_is``, for lists and texts, and for texts alone; and without the last one for ``unknown``.
+_SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE, _ITEMS)
+_SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE, 0)
 #: Containers.
 _NESTED: Final = frozenset((dict, list))
 #: How many digests are remembered in each of two generations.
@@ -106,6 +110,15 @@ class Interner:
         self._young: dict[bytes, Any] = {}
         self._old: dict[bytes, Any] = {}
 
+    def unshared(self, tree: Any, data: bytes, look: Callable[[bytes], bool], lists: bool, at: str) -> Places | None:
+        """Return the places of ``tree``, as ``intern`` finds them, if it shares nothing with other entries and ``look`` finds
+        no secret in its JSON, ``data``. Most trees are so: all of it in one call. ``None``: that has to be examined."""
+        if len(self._young) >= _REMEMBERED:
+            self._make_room()
+        if lists:
+            return as_it_is(data, tree, look, (at,), _SIZES, WORTH_A_LIST, self._young, self._old)
+        return as_it_is(data, tree, look, (at,), _SIZES_OF_TEXTS, WORTH_A_LOOK, self._young, self._old)
+
     def intern(
         self,
         tree: Any,
@@ -132,7 +145,7 @@ class Interner:
         if not known and places is not None:  # most trees share nothing: all of it in one call
             if len(self._young) >= _REMEMBERED:
                 self._make_room()
-            sizes = _SIZES if lists else _SIZES_OF_TEXTS
+            sizes = _SIZES[:-1] if lists else _SIZES_OF_TEXTS[:-1]
             texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
             if texts is not None:
                 places += texts

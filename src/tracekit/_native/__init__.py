@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .pure import (
         Chain,
         Pieces,
+        as_it_is,
         brackets,
         collected,
         columns,
@@ -43,6 +44,7 @@ __all__ = [
     "FORM",
     "Chain",
     "Pieces",
+    "as_it_is",
     "brackets",
     "collected",
     "columns",

@@ -334,6 +334,28 @@ add_elements(PyObject *elements, PyObject *young)
     return done;
 }
 
+/* The texts of a tree, unless a digest in it is known: see pure.unknown. `known` has the sizes and digests. */
+static PyObject *
+unknown_texts(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, PyObject *young, PyObject *old)
+{
+    known->texts = PyList_New(0);
+    known->elements = PyList_New(0);
+    known->keys = PyList_New(0);
+    int done = known->texts == NULL || known->elements == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way);
+    for (int i = 0; done > 0 && i < 2; i++) {
+        int found = is_any_in(known->keys, i ? old : young);
+        done = found < 0 ? -1 : !found;
+    }
+    if (done > 0) {
+        done = add_elements(known->elements, young);
+    }
+    PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known->texts : Py_None);
+    Py_XDECREF(known->texts);
+    Py_XDECREF(known->elements);
+    Py_XDECREF(known->keys);
+    return result;
+}
+
 PyDoc_STRVAR(unknown_doc, "unknown(tree, way, sizes, digests, young, old, /)\n--\n\nSee pure.unknown.");
 
 static PyObject *
@@ -348,22 +370,70 @@ unknown(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!PyArg_ParseTuple(args[2], "nnnn:unknown", &known.text, &known.element, &known.list, &known.most)) {
         return NULL;
     }
-    known.texts = PyList_New(0);
-    known.elements = PyList_New(0);
-    known.keys = PyList_New(0);
-    int done = known.texts == NULL || known.elements == NULL || known.keys == NULL ? -1
-        : known_in(PyModule_GetState(module), &known, args[0], args[1]);
-    for (int i = 4; done > 0 && i < 6; i++) {
-        int found = is_any_in(known.keys, args[i]);
-        done = found < 0 ? -1 : !found;
+    return unknown_texts(PyModule_GetState(module), &known, args[0], args[1], args[4], args[5]);
+}
+
+/* Whether a value of a tree is a table: see pure.is_table. */
+static int
+is_table(PyObject *value, Py_ssize_t least)
+{
+    PyObject *key, *item;
+    Py_ssize_t position = 0;
+    if (PyDict_CheckExact(value)) {
+        int found = PyDict_Size(value) >= least;
+        while (found && PyDict_Next(value, &position, &key, &item)) {
+            found = !PyDict_CheckExact(item) && !PyList_CheckExact(item);
+        }
+        return found;
     }
-    if (done > 0) {
-        done = add_elements(known.elements, args[4]);
+    int found = PyList_CheckExact(value) && PyList_Size(value) >= least;
+    for (; found && position < PyList_Size(value); position++) {
+        item = PyList_GetItem(value, position);
+        found = PyList_CheckExact(item) && PyList_Size(item) == 2;
     }
-    PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known.texts : Py_None);
-    Py_XDECREF(known.texts);
-    Py_XDECREF(known.elements);
-    Py_XDECREF(known.keys);
+    return found;
+}
+
+PyDoc_STRVAR(as_it_is_doc, "as_it_is(data, tree, look, way, sizes, least, young, old, /)\n--\n\nSee pure.as_it_is.");
+
+static PyObject *
+as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 8 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3]) || !PyTuple_CheckExact(args[4])
+        || !PyDict_CheckExact(args[6]) || !PyDict_CheckExact(args[7])) {
+        PyErr_SetString(PyExc_TypeError, "as_it_is() takes bytes, a tree, a function, two tuples, a number and two dictionaries");
+        return NULL;
+    }
+    PyObject *data = args[0], *tree = args[1], *key, *item;
+    Py_ssize_t least = PyLong_AsSsize_t(args[5]), size = PyBytes_Size(data), tables, position = 0;
+    KnownBy known = {0};
+    if (PyErr_Occurred()
+        || !PyArg_ParseTuple(args[4], "nnnnn:as_it_is", &known.text, &known.element, &known.list, &known.most, &tables)) {
+        return NULL;
+    }
+    if (!PyDict_CheckExact(tree) || memchr(PyBytes_AsString(data), '$', (size_t)size) != NULL) {
+        Py_RETURN_NONE;
+    }
+    PyObject *looked = PyObject_CallFunctionObjArgs(args[2], data, NULL);
+    int closer = looked == NULL ? -1 : PyObject_IsTrue(looked);
+    Py_XDECREF(looked);
+    if (closer < 0) {
+        return NULL;
+    }
+    while (!closer && tables && size >= least && PyDict_Next(tree, &position, &key, &item)) {
+        closer = is_table(item, tables);
+    }
+    if (closer) {
+        Py_RETURN_NONE;
+    }
+    if (size < least) {
+        return PyList_New(0);
+    }
+    if ((known.digests = PyDict_New()) == NULL) {
+        return NULL;
+    }
+    PyObject *result = unknown_texts(PyModule_GetState(module), &known, tree, args[3], args[6], args[7]);
+    Py_DECREF(known.digests);
     return result;
 }
 
@@ -1259,6 +1329,7 @@ static PyType_Spec chain_spec = {
 };
 
 static PyMethodDef functions[] = {
+    {"as_it_is", (PyCFunction)(void (*)(void))as_it_is, METH_FASTCALL, as_it_is_doc},
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, digest_doc},
     {"grouped", (PyCFunction)(void (*)(void))grouped, METH_FASTCALL, grouped_doc},
     {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, elements_doc},

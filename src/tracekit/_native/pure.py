@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Chain",
     "Pieces",
+    "as_it_is",
     "brackets",
     "collected",
     "columns",
@@ -659,6 +660,42 @@ def _known_in(
         if not _known_in(part, there, sizes, digests, texts, large, every):
             return False
     return True
+
+
+def is_table(value: Any, least: int) -> bool:
+    """Return whether it is a dictionary of scalars or a list of pairs, of at least ``least`` items."""
+    if type(value) is dict:
+        return len(value) >= least and all(type(item) not in _NESTED for item in value.values())
+    return type(value) is list and len(value) >= least and all(type(pair) is list and len(pair) == 2 for pair in value)
+
+
+_NESTED: Final = frozenset((dict, list))
+
+
+def as_it_is(
+    data: bytes,
+    tree: Any,
+    look: Callable[[bytes], bool],
+    way: tuple[int | str, ...],
+    sizes: tuple[int, int, int, int, int],
+    least: int,
+    young: dict[bytes, Any],
+    old: dict[bytes, Any],
+) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
+    """Return the texts of a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is: without a secret, and without
+    parts that are there already. ``None`` if that has to be examined.
+
+    ``look`` finds secrets, except in base64 (which is marked by a dollar sign). A tree of less than ``least`` bytes is not looked into.
+    The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).
+    """
+    if type(tree) is not dict or 36 in data or look(data):
+        return None
+    if len(data) < least:
+        return []
+    *others, tables = sizes
+    if tables and any(is_table(item, tables) for item in tree.values()):
+        return None
+    return unknown(tree, way, tuple(others), {}, young, old)  # type: ignore[arg-type]
 
 
 def brackets(data: bytes, most: int) -> int:

@@ -466,7 +466,7 @@ class DuplicateStep(Step):
         else:
             about["final"] = True  # the first call decided whether to retry
             fields = self._failure(error, whole)
-        seq = session.outcome(self, spec.types.skipped, fields + place, whole, sync=False, append=append)
+        seq = append(spec.types.skipped, self.scope.lane.id, self.seq, session.tail_of(self, fields + place, whole))
         meta.update(whole)
         return seq
 

@@ -160,7 +160,7 @@ class Bodies:
 
         ``plain`` returns whether the log writes a parsed part as exactly these bytes.
         """
-        if not _LEAST <= len(content) <= _LARGEST:
+        if not self._starts or not _LEAST <= len(content) <= _LARGEST:
             return None
         start = content[:_START]
         if start not in self._starts:

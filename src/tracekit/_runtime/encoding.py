@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from .._journal.entry import DEFAULT, too_costly
-from .._journal.intern import Interner, KnownList, Places
+from .._journal.intern import WORTH_A_LIST, WORTH_A_LOOK, Interner, KnownList, Places
 from .._values import (
     Structure,
     dumps,
@@ -29,10 +29,6 @@ from .step import Patterns
 
 __all__ = ["Encoded", "Encoder", "oversized", "stand_in"]
 
-#: A shorter encoding contains nothing worth interning.
-_LARGE: Final = 1024
-#: The same for conversations and their responses.
-_SOME: Final = 64
 #: The default limits of a reader, less space for the rest of an entry: bytes of one text, and of what is in one line
 #: (texts of ``_APART`` and more get lines of their own).
 _TEXT: Final = DEFAULT.line - (4 << 20)
@@ -172,7 +168,7 @@ class Encoder:
         The containers in it are appended to ``seen``.
         """
         data = noted(value, seen)
-        if data is None or len(data) >= _LARGE or self.redactor.look(data):
+        if data is None or len(data) >= WORTH_A_LOOK or self.redactor.look(data):
             return None
         return data
 
@@ -196,12 +192,17 @@ class Encoder:
         by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
         patterns of secrets.
         """
+        if data is not None and places is not None and own is None and len(data) <= _CERTAIN:
+            new = self._interner.unshared(value, data, self.redactor.look, lists, at)
+            if new is not None:
+                places += new
+                return Encoded(data, value)
         made = Encoded(data, value) if data is not None else self._encoded(value, replayed, returns)
         size = len(made.data)
         if size > _CERTAIN and oversized(made.tree, made.data):
             return _too_large(value, made)
         suspicious = own is not None or self.redactor.suspicious(made.data)
-        large = size >= _LARGE or (lists and size >= _SOME)
+        large = size >= WORTH_A_LOOK or (lists and size >= WORTH_A_LIST)
         if not (suspicious or large):
             return made
         if data is None and made.tree is value and type(value) is not str:

@@ -511,14 +511,12 @@ class RecordedStep(Step):
         known: bool = True,
     ) -> int:
         """Write the outcome. ``known``: it settles whether an effect happened."""
-        session = self.session
-        lane = self._comes_to(meta) if self._in_pieces else self.scope.lane
-        if "suspended" in meta and not (
-            self.scope.live or self.spec.structural
-        ):  # a span is ended by the program itself
+        session, spec, scope = self.session, self.spec, self.scope
+        lane = self._comes_to(meta) if self._in_pieces else scope.lane
+        if "suspended" in meta and not (scope.live or spec.structural):  # a span is ended by the program itself
             fields += session.place(lane)
-        seq = session.outcome(self, kind, fields, meta, sync=self.spec.effect, lane=lane, append=append)
-        if self.spec.effect and known:
+        seq = append(kind, lane.id, self.seq, session.tail_of(self, fields, meta), spec.effect)
+        if spec.effect and known:
             session.in_doubt.pop(self.seq, None)
         if places:
             session.encoder.remember(places, seq)
@@ -889,7 +887,8 @@ class Recording:
                 about.pop("idempotency_key", None)
             meta = self._with_info(spec, rendered, about) if about else rendered.suffix
         # joined at once: the input may be large
-        return b"".join((self._agent(scope), rendered.prefix, encoded.data, hashed, meta))
+        agent = b"" if scope.agent is None else self._agent(scope)
+        return b"".join((agent, rendered.prefix, encoded.data, hashed, meta))
 
     def _with_info(self, spec: Spec, rendered: RenderedSpec, info: dict[str, Any]) -> bytes:
         """Return ``,"meta":{…}`` of the intent record of a step of ``spec`` with this ``info``."""
@@ -898,25 +897,10 @@ class Recording:
             return self._tree({**spec.meta, "info": to_json(info)})
         return b'%b,"info":%b}' % (rendered.suffix[:-1], data)
 
-    def outcome(
-        self,
-        step: _Placed,
-        kind: str,
-        fields: bytes,
-        meta: Mapping[str, Any] | None,
-        *,
-        sync: bool,
-        lane: Lane | None = None,
-        append: Append | None = None,
-    ) -> int:
-        """Write the outcome of ``step`` for ``lane`` (default: the step's own)."""
-        tail = b',"step":%d%b' % (step.seq, fields)
-        if meta:
-            tail += self.meta(meta)
-        scope = step.scope
-        if scope.agent is not None:
-            tail = self._agent(scope) + tail
-        return (append or self.log.journal.append)(kind, (lane or scope.lane).id, step.seq, tail, sync)
+    def tail_of(self, step: _Placed, fields: bytes, meta: Mapping[str, Any] | None) -> bytes:
+        """Return the outcome of ``step`` as ``append`` takes it."""
+        tail = b',"step":%d%b%b' % (step.seq, fields, self.meta(meta) if meta else b"")
+        return tail if step.scope.agent is None else self._agent(step.scope) + tail
 
     def value(
         self,
