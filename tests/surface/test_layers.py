@@ -67,6 +67,25 @@ def test_files_that_the_page_on_how_it_works_names_are_there() -> None:
     assert [name for name in classes if not re.search(rf"^(class )?{name}\b", sources, re.MULTILINE)] == []
 
 
+def test_names_are_in_the_files_that_the_page_on_how_it_works_says() -> None:
+    """ "`name()` in `file`", "`file`: `name`" and "`name` (`file`)": the function, class or constant is defined in that file."""
+    page = " ".join((ROOT / "docs/how-it-works.md").read_text("utf-8").split())
+    file, name = r"`((?:\w+/)+\w+\.py)`", r"`([\w.]+(?:\(\))?)`"
+    found = [(where, what) for what, where in re.findall(rf"{name} (?:(?:in|of) |\(){file}", page)]
+    pairs = re.findall(rf"{name} (?:and|or|with) {name} (?:(?:in|of) |\(){file}", page)
+    found += [(where, what) for *both, where in pairs for what in both]
+    found += re.findall(rf"{file}: {name}", page)
+    assert len(found) > 30
+    folders = [ROOT / "src/tracekit", ROOT / "integrations", ROOT]
+    missing = []
+    for where, what in found:
+        text = next(folder / where for folder in folders if (folder / where).exists()).read_text("utf-8")
+        last = what.removesuffix("()").rpartition(".")[2]
+        if not re.search(rf"\b(def|class) {last}\b|^\s*{last}\b *[:=]", text, re.MULTILINE):
+            missing.append((where, what))
+    assert missing == []
+
+
 EXTENSIONS = re.compile(r"\btracekit\.(agents|harness)\b")
 
 

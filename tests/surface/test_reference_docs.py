@@ -98,6 +98,21 @@ def test_every_error_has_a_section_that_names_it() -> None:
         assert f"`{name}`" in told[code].split("\n\n")[1], code
 
 
+def test_every_error_is_in_the_tree() -> None:
+    """The tree at the top of the module has every class with a code, each below the one that it derives from."""
+    lines = re.findall(
+        r"^ *([│├└─ ]*)(\w+Error)\b", (errors.__doc__ or "").partition("Each error carries")[0], re.MULTILINE
+    )
+    above: dict[int, str] = {}
+    shown = {}
+    for drawn, name in lines:
+        above[len(drawn)] = name
+        shown[name] = above.get(len(drawn) - 4)
+    names = {cls.__name__ for cls in every_error()}
+    bases = {cls.__name__: [base.__name__ for base in cls.__mro__[1:]] for cls in every_error()}
+    assert shown == {name: next((base for base in bases[name] if base in names), None) for name in names}
+
+
 def test_every_error_says_why_and_what_to_do() -> None:
     """Each error that is raised has its reasons and its way out."""
     families = {"error", "replay", "trace"}

@@ -250,6 +250,11 @@ def _is_one(line: bytes, digest: str) -> bool:
     return any(str(info.get(key, "")).startswith(f"sha256:{digest}") for key in ("envelope_hash", "identity_hash"))
 
 
+#: The columns, as ``_cells`` fills them, and those that are aligned as figures.
+_HEADS: Final = ("run", "name", "state", "age", "took", "tokens", "cost", "entries")
+_FIGURES: Final = frozenset(("took", "tokens", "cost", "entries"))
+
+
 def _print(rows: Sequence[Row]) -> None:
     """Print a table without wrapping its lines: ids must stay copyable.
 
@@ -257,20 +262,20 @@ def _print(rows: Sequence[Row]) -> None:
     """
     from rich.text import Text
 
-    heads = ("run", "name", "state", "age", "took", "tokens", "cost", "entries")
-    cells = [heads, *map(_cells, rows)]
-    used = [number for number in range(len(heads)) if any(row[number] for row in cells[1:])]
+    cells = [_HEADS, *map(_cells, rows)]
+    used = [number for number in range(len(_HEADS)) if any(row[number] for row in cells[1:])]
     widths = {number: max(len(row[number]) for row in cells) for number in used}
     with output.paged() as console:
         left_out: list[str] = []
         while console.is_terminal and len(used) > 3 and sum(widths[one] + 2 for one in used) - 2 > console.width:
-            left_out.insert(0, heads[used.pop()])
+            left_out.insert(0, _HEADS[used.pop()])
         for number, row in enumerate(cells):
             line = Text("")
             for column in used:
                 wide = widths[column]
-                cell = row[column].rjust(wide) if column in (4, 5, 6, 7) else row[column].ljust(wide)
-                style = _STYLES.get(row[2], "none") if column == 2 and number else "dim" if number == 0 else ""
+                head = _HEADS[column]
+                cell = row[column].rjust(wide) if head in _FIGURES else row[column].ljust(wide)
+                style = "dim" if number == 0 else _STYLES.get(row[column], "none") if head == "state" else ""
                 line += Text(cell + "  ", style=style)
             line.rstrip()
             console.print(line, soft_wrap=True)
