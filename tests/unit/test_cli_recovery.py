@@ -269,7 +269,7 @@ def test_scan_is_readable_at_a_terminal(shop: Path) -> None:
     text = os.read(ours, 65536).decode()
     os.close(ours)
     assert done.returncode == 1
-    assert text.startswith("abort")
+    assert text.startswith("refused")
     assert "irreversible_pending" in text
 
 

@@ -324,7 +324,7 @@ def test_the_command_says_what_is_in_doubt_and_what_to_do(tmp_path: Path) -> Non
         run.id, call["seq"], "in_doubt", {"order": "o-17", "cents": 4200},
     )  # fmt: skip
     scanned = command("recovery", "scan", store=tmp_path)
-    assert scanned.stdout.startswith(f"ended  {run.id}  paid  complete\n")
+    assert scanned.stdout.startswith(f"ended    {run.id}  paid  complete\n")
     assert "1 step in doubt: `tracekit in-doubt` lists them" in scanned.stderr
     hint = re.findall("`tracekit (.*?)`", facts["what_to_do"])[0].replace("TEXT", "asked")
     assert CliRunner().invoke(main, shlex.split(hint)).exit_code == 0

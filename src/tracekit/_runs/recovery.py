@@ -712,7 +712,8 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
     # A step around it that would run again is settled as done instead, since it would repeat this one.
     again = [] if verdict.end else [outer for outer in log.settled_with(step) if outer.state == "pending"]
     target = again[-1] if again else step
-    returned = "with what it returned" if target is step else f"with what {named([target])}, around it returned"
+    what = "it" if target is step else f"{named([target])}, around it"
+    returned = f"with what {what} returned, as JSON"
     form = "" if target.family != "http" else f" (OUTPUT.json is the answer: {HTTP_FORM})"
     done = f"`{settle} {target.seq} --done OUTPUT.json --reason TEXT`{form}"
     against = [] if verdict.end or step.passed else inside_of(log, step)[1]
@@ -720,16 +721,16 @@ def _what_to_do(path: str, seq: int, log: RecoveredLog, verdict: Verdict, in_dou
         give_up = f"`tracekit recovery abort {run} --reason TEXT`"
         return (
             f"find out whether it happened. Inside it there was done what would be done again with it ({named(over)}), so it can't "
-            f"be settled as not done: {returned}, {done}, or abandon the run: {give_up}"
+            f"be settled as not done: {returned}: {done}, or abandon the run: {give_up}"
         )
     if against:
         return (
             f"find out whether it happened; first settle the steps inside it that are settled separately ({named(against)}). Then "
-            f"`{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}"
+            f"`{settle} {seq} --not-done --reason TEXT`, or, {returned}: {done}"
         )
     inner = [log.steps[one] for one in in_doubt if seq in _in_doubt_around(log, one, in_doubt)]
     along = f"; both also settle what is inside it ({named(inner)})" if inner else ""
-    return f"find out whether it happened, then say so: `{settle} {seq} --not-done --reason TEXT`, or, {returned}, {done}{along}"
+    return f"find out whether it happened, then say so: `{settle} {seq} --not-done --reason TEXT`, or, {returned}: {done}{along}"
 
 
 _ABORT: Final = "abandon the run: `tracekit recovery abort RUN --reason TEXT`"

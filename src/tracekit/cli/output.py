@@ -544,10 +544,12 @@ def shown(decisions: Iterable[Decision], *, stderr: bool = False) -> bool:
     terminal, found = console(stderr=stderr), False
     for decision in decisions:
         found = True
-        style = "bold green" if decision.decision == "resume" else "bold red"
-        # The decision on an ended run is not advice: it can't be aborted either.
-        word, style = ("ended", "bold") if decision.state == "complete" else (decision.decision, style)
-        line = Text(f"{word:<7}", style=style) + Text(printable(decision.run_id), style="cyan")
+        # In JSON the decision is "abort", which a person would read as advice: what helps is nearly always something else.
+        resumes = decision.decision == "resume"
+        word, style = ("resume", "bold green") if resumes else ("refused", "bold red")
+        if decision.state == "complete":
+            word, style = "ended", "bold"
+        line = Text(f"{word:<7}  ", style=style) + Text(printable(decision.run_id), style="cyan")
         line += Text(f"  {printable(decision.name)}" if decision.name else "")
         terminal.print(line + Text(f"  {decision.state}", style="dim"), soft_wrap=True)
         for reason in decision.reasons:

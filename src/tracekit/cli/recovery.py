@@ -429,11 +429,11 @@ def settle(
 ) -> None:
     """State what became of STEP, which is in doubt: an entry's number, as `scan` prints it.
 
-    Whatever is in doubt inside STEP is settled with it: settle a tool, not the request that it was making. OUTPUT.json contains the
-    output of STEP in the form of the trace (`tracekit show RUN --json --expand`); for an HTTP request that is {"status", "headers",
-    "body", "format"}, as `in-doubt` shows. The log keeps who settled it and why. Exit code: 0 settled, 4 refused (nothing is in
-    doubt, the run has ended, or another process runs it), 1 its log is damaged. A call that happens once in the whole store can
-    also be settled after its run has ended: beside its key.
+    Whatever is in doubt inside STEP is settled with it: settle a tool, not the request that it was making. OUTPUT.json contains
+    what STEP returned: numbers, texts, lists and objects as JSON ("paid", {"id": 7}, null), other values in the form of the trace
+    (`tracekit show RUN --json --expand` has those of earlier calls); for an HTTP request {"status", "headers", "body", "format"},
+    as `in-doubt` shows. The log keeps who settled it and why; if the run has ended, a file beside it does. Exit code: 0 settled, 4
+    refused (nothing is in doubt, or another process runs it), 1 its log is damaged.
 
     \b
     Examples:
