@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import functools
 import gc
 import importlib
 import itertools
@@ -12,10 +14,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType
+from typing import Any
 
 if sys.dont_write_bytecode:
     # Else each of the thousand processes that the suite starts compiles tracekit again.
@@ -31,6 +35,29 @@ from tests.support.distribution import pytest_xdist_make_scheduler as pytest_xdi
 
 # Tests replace names in it: in the module itself, not in what stands in for it until it is used.
 importlib.import_module("tracekit._capture.contracted")
+
+
+def _parse_undisturbed() -> None:
+    """Collect no garbage while a text is parsed: where that shows a traceback, or runs another thread, which may be parsing as well, Python
+    3.11 and 3.12 refuse the tree (``AST constructor recursion depth mismatch``)."""
+    really, one_at_a_time = ast.parse, threading.RLock()
+
+    @functools.wraps(really)
+    def parse(*arguments: Any, **options: Any) -> ast.AST:
+        with one_at_a_time:
+            collecting = gc.isenabled()
+            gc.disable()
+            try:
+                return really(*arguments, **options)
+            finally:
+                if collecting:
+                    gc.enable()
+
+    ast.parse = parse
+
+
+if sys.version_info < (3, 13):
+    _parse_undisturbed()
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and each program of a test would ignore it, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -210,12 +237,3 @@ def _every_trace(tmp_path_factory: pytest.TempPathFactory, _memory: Path) -> Ite
         os.environ[watch.NAME] = before
     for base in {tmp_path_factory.getbasetemp(), _memory}:
         assert watch.problems(base) == []
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """No garbage of other tests is collected in it: where that shows a traceback, it is parsed, and Python 3.11 and 3.12 then refuse a
-    tree that is just being made (``AST constructor recursion depth mismatch``)."""
-    gc.disable()
-    yield
-    gc.enable()

@@ -7,10 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.usefixtures("no_collector")
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "decisions" / "0019-times-that-are-left.md"
 #: What sleeps, sets a timer or reads a steady clock.

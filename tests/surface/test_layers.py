@@ -11,10 +11,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytestmark = pytest.mark.usefixtures("no_collector")
-
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 LINTER = CONFIG["tool"]["importlinter"]

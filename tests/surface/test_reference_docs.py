@@ -14,8 +14,6 @@ import pytest
 import tracekit
 from tracekit import errors
 
-pytestmark = pytest.mark.usefixtures("no_collector")
-
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 ERRORS = (DOCS / "errors.md").read_text()
 #: The pages of public names: a line ``::: module.name`` has the site print the name's signature and docstring.

@@ -11,8 +11,6 @@ import pytest
 from benchmarks import structure
 from tests.support import watch
 
-pytestmark = pytest.mark.usefixtures("no_collector")
-
 
 def checkout(directory: Path, **modules: str) -> Path:
     for name, text in modules.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import os
 import re
 import subprocess
@@ -104,6 +106,26 @@ def test_checks_side_by_side(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     said = capfdbinary.readouterr().out
     assert [line for line in said.split(b"\n") if line] == [b"check 0", b"check 3", b"check 0", b"check 4"]
     environment.side_by_side(fails[:1])
+
+
+def test_garbage_that_parses_does_not_disturb_who_parses() -> None:
+    """A text can be parsed although the garbage of other tests shows tracebacks when it is collected, which parses their lines."""
+
+    class Shows:
+        def __init__(self) -> None:
+            self.myself = self
+
+        def __del__(self) -> None:
+            ast.parse("shown(1, [2])")
+
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(200):
+            Shows()
+            ast.parse("shown(1, [2, (3, 4)])\n" * 20)
+    finally:
+        gc.set_threshold(*before)
 
 
 SEES = """
