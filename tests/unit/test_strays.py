@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextvars
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 import tracekit
-from tracekit import record, replay, traced_tool
+from tracekit import Run, record, replay, traced_tool
 
 done: list[str] = []
 
@@ -48,6 +50,22 @@ def test_a_recording_says_what_passed_it_by() -> None:
         charge("seen")
         stray([])
     assert any("charge" in sentence and "outside every run" in sentence for sentence in run.warnings)
+
+
+def test_a_block_that_is_left_in_another_context_warns_of_what_it_missed() -> None:
+    """A block in a generator that is resumed in another context, as in a synchronous dependency of FastAPI, does not cover what happens in
+    between: an effect that it misses is not only in the run's warnings, but said."""
+
+    def dependency() -> Iterator[Run]:
+        with record() as run:
+            yield run
+
+    going = dependency()
+    run = contextvars.copy_context().run(next, going)
+    charge("missed")
+    with pytest.warns(RuntimeWarning, match="'charge' was called outside every run .* left in another context"):
+        contextvars.copy_context().run(next, going, None)
+    assert any("left in another context" in sentence for sentence in run.warnings)
 
 
 def test_nothing_strays_into_the_live_world_in_a_replay() -> None:

@@ -121,6 +121,8 @@ class Block(ABC, Generic[E]):
     verb: ClassVar[str] = "record"
 
     _token: Token[Scope | None] | None = None
+    #: Whether it was left in another context than it was entered in, so that what came in between was outside of it.
+    _left_elsewhere = False
     _entered = False
 
     @abstractmethod
@@ -197,7 +199,8 @@ class Block(ABC, Generic[E]):
             return
         try:
             current.reset(token)
-        except ValueError:  # left in another context than it was entered in (fixtures, generators)
+        except ValueError:  # fixtures, generators
+            self._left_elsewhere = True
             current.set(None)
 
     def __call__(self, function: F) -> F:

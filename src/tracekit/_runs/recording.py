@@ -54,14 +54,23 @@ def begin(session: Recording) -> None:
     instrumentation.run_started(session)
 
 
-def end(session: Recording) -> None:
-    """Report what ``session`` could not capture."""
+def end(session: Recording, *, left_elsewhere: bool = False) -> None:
+    """Report what ``session`` could not capture.
+
+    ``left_elsewhere``: its block was left in another context than it was entered in.
+    """
     instrumentation.run_ended(session)
+    why = (
+        "the block was left in another context than it was entered in, as in a generator that a framework resumes in threads of a pool; "
+        "make that function async, or decorate what does the work with record()"
+        if left_elsewhere
+        else "a thread or callback may have lost it"
+    )
     for name in process.called_outside_since(session.state.extras.of(_CalledOutside).before)[:10]:
         session.report.warn(
-            f"{name!r} was called outside every run while this one was recorded: a thread or callback may have lost it",
+            f"{name!r} was called outside every run while this one was recorded: {why}",
             uncaptured=True,
-            quiet=True,
+            quiet=not left_elsewhere,  # otherwise it may be a request that is not recorded
         )
     for lane in session.state.collisions:
         session.report.warn(
@@ -387,7 +396,7 @@ class RecordBlock(Block[Run]):
         if self._role is not None:
             self._role.session = None
         process.closed(session)
-        end(session)
+        end(session, left_elsewhere=self._left_elsewhere)
         try:
             ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:
