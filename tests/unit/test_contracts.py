@@ -20,6 +20,7 @@ from tracekit import (
     StepTimeoutError,
     record,
     replay,
+    traced_model,
     traced_tool,
 )
 from tracekit.agents import BaseAgent
@@ -211,6 +212,24 @@ def test_who_runs_in_another_thread_has_said_so() -> None:
     function()
     asyncio.run(coroutine())
     assert [one == threading.get_ident() for one in where] == [False, True]
+
+
+def test_a_decorator_that_is_used_alone_says_how_it_is_written() -> None:
+    """``@traced_tool`` without its parentheses, or without a side effect, is answered with the form to write; an error of an
+    invalid declaration is as it was."""
+    bare: Any = traced_tool
+    for wrong in (lambda: bare(print), lambda: bare(), lambda: bare("read_only")):
+        with pytest.raises(
+            TypeError, match=r'write @traced_tool\(side_effect="read_only"\), or "reversible"'
+        ) as raised:
+            wrong()
+        assert raised.value.__suppress_context__
+    model: Any = traced_model
+    with pytest.raises(TypeError, match=r'write @traced_model\(model="NAME"\)'):
+        model(print)
+    with pytest.raises(TypeError) as otherwise:
+        bare(side_effect="read_only")(3)
+    assert "write" not in str(otherwise.value)
 
 
 def test_a_contract_is_a_value() -> None:

@@ -8,7 +8,8 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from .._policy import contract as contracts
 from .._reality import pause
@@ -28,9 +29,31 @@ __all__ = ["Effect", "SideEffect", "effect", "traced", "traced_model", "traced_t
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 SideEffect = Literal["read_only", "reversible", "irreversible"]
 
 
+def _written(form: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a decorator whose misuse (``@traced_tool`` alone) is answered with the ``form`` in which it is written."""
+
+    def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
+        @wraps(decorator)
+        def explained(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return decorator(*args, **kwargs)
+            except TypeError as error:
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                    raise
+                raise TypeError(f"{error}: write {form}") from None  # the arguments do not fit
+
+        return explained
+
+    return decorate
+
+
+@_written('@traced_tool(side_effect="read_only"), or "reversible", or "irreversible": what a call does to the world')
 def traced_tool(
     *,
     side_effect: SideEffect | SideEffectClass,
@@ -152,6 +175,7 @@ def _body_budget(max_cost_units: float | None) -> Budget | None:
     return Budget(cost_units=max_cost_units)
 
 
+@_written('@traced_model(model="NAME")')
 def traced_model(
     *, model: str, parameters: Mapping[str, Any] | None = None, version: str | None = None
 ) -> Callable[[F], F]:
