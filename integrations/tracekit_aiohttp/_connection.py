@@ -1,4 +1,4 @@
-"""The transport of a connection during a request of a run.
+"""A connection of aiohttp during a request of a run: observed in a recording, answered from the log in a replay.
 
 A session gets a connection for each request from ``BaseConnector.connect``: there the step of the request begins,
 before anything is opened. While recording, the protocol of the connection gets received data once that is in the log

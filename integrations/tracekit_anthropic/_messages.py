@@ -1,4 +1,4 @@
-"""The Messages API, as served by Anthropic, Bedrock and Vertex."""
+"""Anthropic's Messages API, as served by Anthropic, Bedrock and Vertex."""
 
 from __future__ import annotations
 

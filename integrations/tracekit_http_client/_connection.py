@@ -1,4 +1,4 @@
-"""The replacement of a connection's socket during a request of a run.
+"""The replacement of an ``HTTPConnection``'s socket during a request of a run.
 
 Everything that ``requests``, ``urllib3``, ``botocore`` and ``urllib.request`` send goes through
 ``HTTPConnection.putrequest``, and then to the connection's ``sock``. ``Line`` replaces that: it reads the request as it

@@ -1,4 +1,4 @@
-"""One request of an ``AsyncClient``: the thin shell that awaits."""
+"""Makes each request of httpx's ``AsyncClient`` a step; ``_sync`` does the same for ``Client``."""
 
 from __future__ import annotations
 

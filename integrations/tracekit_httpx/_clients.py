@@ -1,4 +1,4 @@
-"""The seam on one client object instead of on its class."""
+"""Captures the requests of one client object, instead of those of all clients: what ``wrap(client)`` of SDKs uses."""
 
 from __future__ import annotations
 

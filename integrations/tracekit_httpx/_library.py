@@ -1,4 +1,4 @@
-"""What the seam needs of httpx or httpx2, whichever sent the request: two modules with the same interface."""
+"""Takes the requests of httpx apart and makes its responses; the same for httpx2, which has the same interface."""
 
 from __future__ import annotations
 

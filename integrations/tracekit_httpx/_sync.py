@@ -1,4 +1,4 @@
-"""One request of a ``Client``: the thin shell that does not await."""
+"""Makes each request of httpx's ``Client`` a step; ``_async`` does the same for ``AsyncClient``."""
 
 from __future__ import annotations
 

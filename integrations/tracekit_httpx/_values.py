@@ -1,4 +1,4 @@
-"""Requests and responses as values: attributes of exceptions (``HTTPStatusError.response``), or results of tools."""
+"""Requests and responses of ``httpx`` as values: attributes of exceptions (``HTTPStatusError.response``), or results of tools."""
 
 from __future__ import annotations
 

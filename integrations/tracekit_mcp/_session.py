@@ -1,4 +1,4 @@
-"""Requests of a client session, each a step: the SDK's own code processes recorded answers like live ones."""
+"""Requests of an MCP client session, each a step: the SDK's own code processes recorded answers like live ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to servers: opened as a step, and closed as one; everything below them belongs to these steps.
+"""Connections to MCP servers: opened as a step, and closed as one; everything below them belongs to these steps.
 
 The SDK's transports are async generators that start a process, or open HTTP connections, and yield two streams of
 messages. A session gets the streams of a ``Connection`` instead: they carry the messages of the live transport, or only

@@ -1,4 +1,4 @@
-"""Chat completions, and the older text completions: also the protocol of most OpenAI-compatible servers."""
+"""OpenAI's chat completions, and the older text completions: also the protocol of most OpenAI-compatible servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The endpoints that run a model on something other than text: images, speech, moderation."""
+"""OpenAI's endpoints that run a model on something other than text: images, speech, moderation."""
 
 from __future__ import annotations
 

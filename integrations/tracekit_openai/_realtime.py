@@ -1,4 +1,4 @@
-"""Conversations over a websocket: the Realtime API, and the Responses API over one."""
+"""OpenAI's conversations over a websocket: the Realtime API, and the Responses API over one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Responses API."""
+"""OpenAI's Responses API: which requests are model calls, and what they asked for, answered and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client on asyncio: the transport of a recorded connection, and of one that the log answers."""
+"""The client of ``websockets`` on asyncio: a connection that is recorded, and one that the log answers."""
 
 from __future__ import annotations
 

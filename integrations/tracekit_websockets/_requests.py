@@ -1,4 +1,4 @@
-"""The request for a websocket in the form that a step needs, and the exceptions of opening a connection."""
+"""The request that opens a connection of ``websockets``, in the form that a step needs, and the exceptions of opening a connection."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit._capture import clock, randomness
-from tracekit._capture.exchange import CodeExchange, FunctionExchange
+from tracekit._capture.in_place import CodeExchange, FunctionExchange
 from tracekit._capture.patch import AttributePatch, Patch, PatchStack
 
 NAMES = ("own", "inherited", "absent", "static", "klass")

@@ -99,7 +99,7 @@ _FOR_THE_PROGRAM: Final = tuple(
 #: What the program has declared as its own code, and as not its own, for the whole process.
 _included: set[str] = set()
 _excluded: set[str] = set()
-_passed: set[str] = {os.path.join(_HERE, "exchange.py")}
+_passed: set[str] = {os.path.join(_HERE, "in_place.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
 _unwanted: set[str] = set()  # packages that never are, not imported yet
 

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal
 
 from .. import _reality
 from .._runtime.session import STEADY, Scope, current, in_own_lane
-from . import exchange
+from . import in_place
 from .callers import by_user, reader
-from .exchange import (
+from .in_place import (
     NOARGS,
     ONE,
     ClassMethodExchange,
@@ -260,8 +260,8 @@ def _time_patch(name: str) -> Patch:
         _switch.degraded.append(
             f"time.{name}: only the name in its module is replaced, not references taken earlier ({error})"
         )
-        flags = ONE if name.startswith("clock") else exchange.VARARGS if name in FORMATS else 0
-        return AttributePatch(_time, name, exchange.plain(_hook(name, function, flags), flags))
+        flags = ONE if name.startswith("clock") else in_place.VARARGS if name in FORMATS else 0
+        return AttributePatch(_time, name, in_place.plain(_hook(name, function, flags), flags))
 
 
 def _hook(name: str, real: Any, flags: int) -> Hook:
@@ -329,7 +329,7 @@ def _decides_what_is_due() -> bool:
 
 def _uvloop_patches() -> list[Patch]:
     loop = sys.modules["uvloop"].Loop
-    return [AttributePatch(loop, "time", exchange.plain(_loop_time(loop.time), 0))]
+    return [AttributePatch(loop, "time", in_place.plain(_loop_time(loop.time), 0))]
 
 
 def _freezegun_patches() -> list[Patch]:

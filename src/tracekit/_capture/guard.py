@@ -32,7 +32,7 @@ from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_import
 from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
 if TYPE_CHECKING:
-    from .exchange import AuditHook
+    from .in_place import AuditHook
 
 __all__ = [
     "ACTS",
@@ -655,7 +655,7 @@ class _Seams:
             self.before = frozenset(_descendants(os.getpid())) if has_children() else frozenset()
             pipes = _pipes_to_others(self.before) if self.before else {}
         if pipes:
-            from .exchange import Unsupported
+            from .in_place import Unsupported
 
             with suppress(Unsupported):
                 self._live.stack.apply(*_pipe_seams(pipes))
@@ -690,7 +690,7 @@ class _Seams:
         try:
             self._live.stack.apply(patch)
         except TypeError:  # a type that takes no assignment
-            from .exchange import MethodEntry, Unsupported
+            from .in_place import MethodEntry, Unsupported
 
             try:
                 patch = MethodEntry(owner, name, entrance)
@@ -966,7 +966,7 @@ def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
     """Yield patches for everything that writes to one of ``pipes``, immediately or when a buffer is full."""
     import io
 
-    from .exchange import MethodEntry
+    from .in_place import MethodEntry
 
     def feeding(operation: str) -> Make:
         def make(original: Any) -> Any:
@@ -2003,7 +2003,7 @@ class _Engagement:
 
     def _hear(self) -> None:
         """Add the audit hook, and check that it works: somebody else's hook may have refused it."""
-        from .exchange import AuditHook
+        from .in_place import AuditHook
 
         heard: list[bool] = []
         hook = self._hook = self._hook or AuditHook(_heard_event)

@@ -1,4 +1,5 @@
-"""The frame from which tracekit calls a function that the program handed to a thread, a pool or an event loop.
+"""Calls a function that the program handed to a thread, a pool or an event loop, so that the program counts as the
+caller.
 
 Code that looks at its caller finds this file, which counts as the program's own: ``pool.submit(random.random)`` draws
 for the program, though the frame above is the pool's.

@@ -1,5 +1,7 @@
-"""Capture of what user code reads from outside: environment variables, files and directories; and of how files were
-before the run changed them, and how its steps left them."""
+"""Capture of what user code reads from outside: environment variables, files, directories, standard input.
+
+And of how files were before the run changed them, and how its steps left them.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
-from .exchange import CodeExchange
 from .guard import Attempt, cross, read_from, temporary_directories
+from .in_place import CodeExchange
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded
 from .plugins import PLACEHOLDER
 
@@ -962,23 +964,6 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
     return None if found is None else [*found]
 
 
-# -- the working directory ----------------------------------------------------------------------------------------------
-
-
-def _directory(original: Any) -> Any:
-    """Wrap ``os.getcwd``: a replay may run elsewhere, where its files are; so the directory is compared, not served."""
-
-    @wraps(original)
-    def getcwd() -> Any:
-        value = original()
-        scope = _asks() if current.get() is not None else None
-        if scope is not None:
-            scope.session.input_read(scope, "directory", ".", value, own=False)
-        return value
-
-    return getcwd
-
-
 class _Scan:
     """The result of ``os.scandir``."""
 
@@ -1034,6 +1019,23 @@ class _Entry:
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         return os.stat(self.path, follow_symlinks=follow_symlinks)
+
+
+# -- the working directory ----------------------------------------------------------------------------------------------
+
+
+def _directory(original: Any) -> Any:
+    """Wrap ``os.getcwd``: a replay may run elsewhere, where its files are; so the directory is compared, not served."""
+
+    @wraps(original)
+    def getcwd() -> Any:
+        value = original()
+        scope = _asks() if current.get() is not None else None
+        if scope is not None:
+            scope.session.input_read(scope, "directory", ".", value, own=False)
+        return value
+
+    return getcwd
 
 
 # -- standard input ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from typing import Any, Final
 from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.session import current
-from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
+from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, Patch, Switch
 
 __all__ = ["LeftHandler", "WrappedHandler", "by_finalizer", "collecting", "kept"]

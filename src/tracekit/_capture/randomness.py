@@ -18,7 +18,7 @@ from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here, in_own_lane, outside_the_run
 from .callers import importing, library, library_at, pass_through, reader, walk
-from .exchange import (
+from .in_place import (
     ONE,
     CodeExchange,
     FunctionExchange,

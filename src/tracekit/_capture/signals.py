@@ -24,7 +24,7 @@ from .._runtime.session import Scope, current, entered
 from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_work, line_of, name_of, place_of
 from .._sources import is_tracekit
 from ..errors import ReplayError
-from .exchange import CodeExchange, FunctionExchange, Unsupported, genuine
+from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
 from .leftovers import LeftHandler, WrappedHandler
 from .patch import AttributePatch, Patch, Switch
 from .timers import scope_of_timers

@@ -1,4 +1,5 @@
-"""Captures tasks, threads and pools: whatever is started carries its lane."""
+"""Capture of threads, pools and queues: each thread and submitted call is a lane, and what threads hand to one another
+is an event of the run. Other schedulers (gevent, trio) are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from .._sources import ASYNCIO, STDLIB, is_user_code
 from ..errors import ReplayError, RunStateError
 from . import guard, handed
 from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, walk
-from .exchange import CodeExchange, MethodEntry, Unsupported
+from .in_place import CodeExchange, MethodEntry, Unsupported
 from .patch import AttributePatch, Patch, Switch, loaded
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
 

@@ -13,7 +13,7 @@ from .._reality import gate, monotonic_ns, repoint
 from .._runtime.session import Scope, current, here
 from . import threads as handover
 from .callers import by_observer, by_user
-from .exchange import FunctionExchange, MethodEntry, Unsupported, genuine
+from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
 from .leftovers import collecting
 from .patch import AttributePatch, Patch, Switch, loaded
 

@@ -1,5 +1,4 @@
-"""Transports for connections in an event loop while a step accounts for them: the real one observed, or one answered by
-the log.
+"""Connections of an event loop while a captured request uses them: the real one observed, or one that the log answers.
 
 asyncio splits a connection into two halves: the *protocol* belongs to the library, its *transport* to the loop. A seam
 replaces the transport with one of two classes: ``ObservedTransport`` records what passes before the other half gets it,

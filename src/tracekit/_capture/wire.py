@@ -1,5 +1,5 @@
-"""Building blocks of dialects: JSON and events in bodies, tool arguments, token counts, and formats that many services
-share.
+"""Building blocks for reading the requests and answers of model services: JSON and events in bodies, tool arguments,
+token counts, and formats that many services share. A *dialect*, which recognises model calls, is made of them.
 
 Pure functions on bytes and parsed JSON. Malformed input yields nothing, never an error.
 """

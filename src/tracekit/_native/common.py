@@ -1,4 +1,5 @@
-"""What the functions of ``tracekit._native`` share with their callers, whichever language they are in."""
+"""The limits, and the few types, on which the functions of ``tracekit._native`` and their callers must agree, whether
+those are compiled or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values a call may change."""
+"""Tells which arguments a tool could change: a list, say, and no number. Only those are watched for changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes: the lines of execution of a run.
+"""Lanes: the lines of execution of a run (tasks, threads, calls in pools), and what identifies each of them.
 
 A lane is counted when its task, thread or submitted call is *started*, and gets its number in the file at its first
 step. It is identified by its path: its name, its number among the lanes of that name started by the parent lane, and

@@ -1,4 +1,6 @@
-"""A queue of one run's callbacks in one event loop; see ``progress``."""
+"""The queue in which the callbacks of a run wait in an event loop, where a replay holds them until a recorded event has
+come. ``progress`` says why.
+"""
 
 from __future__ import annotations
 

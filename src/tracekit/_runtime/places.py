@@ -1,13 +1,13 @@
-"""The recorded places of events, by lane; see ``progress``."""
+"""How far each lane of a recording had come when an event happened, as a replay looks it up.
+
+``progress`` says what such a *place* is.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    pass
+from typing import Any, Final
 
 __all__ = ["PlaceIndex"]
 

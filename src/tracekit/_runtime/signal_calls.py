@@ -1,4 +1,4 @@
-"""The recorded calls of signal handlers, which a replay repeats; see ``signals``."""
+"""Has a replay call signal handlers where the recorded run called them; ``signals`` says how that place is found."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ _BOOKS: Final = (
 _AT_WORK: Final = frozenset(
     os.path.join(TRACEKIT, "_capture", name)
     for name in (
-        *("callers.py", "calls.py", "clock.py", "contracted.py", "decorated.py", "decorators.py", "exchange.py"),
+        *("callers.py", "calls.py", "clock.py", "contracted.py", "decorated.py", "decorators.py", "in_place.py"),
         *("randomness.py", "signals.py"),
     )
 )

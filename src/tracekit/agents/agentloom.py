@@ -1,4 +1,4 @@
-"""Recordings of agentloom: read, replayed and written."""
+"""Recordings of agentloom, another package that records agents: read, replayed and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executors of a loop's requests: model clients and tools."""
+"""Carries out the requests of agents that run in a loop: by model clients and tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that agents make as data, and the record of events with their causes."""
+"""Intentions: what an agent asks for, as data that is carried out for it; and the events that follow, each with its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tracekit executions``: the same commands grouped under another name, and the entries of a run as JSON."""
+"""``tracekit executions``: commands on runs under the names that other tools use, and the entries of a run as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaces functions in place, so that every reference taken earlier is covered.
+"""Replaces what a function does, in the function object itself, so that whoever took the function earlier is covered too.
 
 A C function object consists of three words: a method definition, ``self``, and how it is called. Replacing the first
 two leaves the object, its identity, name and module unchanged, wherever it is referred to: module attributes, default
