@@ -173,6 +173,7 @@ if TYPE_CHECKING:
     from ._sources import is_tracekit as is_tracekit
     from ._sources import is_user_code as is_user_code
     from ._values import dumps as canonical_json
+    from ._values import exception_text as exception_text
     from ._values import not_serialisable as not_serialisable
     from ._values import register as register_codec
     from ._values import to_json as to_json
@@ -274,6 +275,7 @@ _HOMES: Final = {
     "event_data": "_capture.wire",
     "stream_events": "_capture.wire",
     "exception_from_json": "_values.decoding",
+    "exception_text": "_values",
     "event_id": "_journal.entry",
     "family_of": "_journal.entry",
     "info_of": "_journal.entry",

@@ -95,6 +95,32 @@ def test_they_stand_in_one_after_the_other_after_the_last_attempt(tmp_path: Path
     assert len(effects.all()) == 5
 
 
+class UnprintableError(Exception):
+    """An exception of the program whose text can't be had."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def test_an_exception_without_a_text_is_the_programs_all_the_same() -> None:
+    """What a fallback raised may be in a note; if it has no text, the caller gets the first failure nevertheless."""
+
+    @traced_tool(side_effect="read_only", name="second")
+    def second(x: int) -> str:
+        raise UnprintableError
+
+    @traced_tool(side_effect="read_only", fallback=second)
+    def first(x: int) -> str:
+        raise ConnectionError("first is down")
+
+    with record("unprintable") as run, pytest.raises(ConnectionError, match="first is down") as caught:
+        first(1)
+    assert caught.value.__notes__ == [
+        "fallback 'second' failed too: UnprintableError: <its text raised AttributeError>"
+    ]
+    assert entries(run.path, "fallback.exhausted")
+
+
 def test_when_none_is_left_the_first_failure_is_told(tmp_path: Path) -> None:
     """fallback.exhausted is recorded; the caller gets the original exception, with the others in its notes."""
     effects = Effects(tmp_path)

@@ -16,7 +16,7 @@ from .._runtime.effects import Begun
 from .._runtime.process import process
 from .._runtime.session import Outcome, Scope, current, enter, here, in_own_lane
 from .._runtime.step import Request, Spec
-from .._values import to_json
+from .._values import exception_text, to_json
 from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
 
 __all__ = [
@@ -265,7 +265,7 @@ def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) ->
                 step.done(None, info={"abandoned": True})
             raise
         except BaseException as thrown:
-            resume, info = partial(generator.throw, thrown), {"thrown": _error_text(thrown)}
+            resume, info = partial(generator.throw, thrown), {"thrown": exception_text(thrown)}
         else:
             if sent is not None:
                 resume, info = partial(generator.send, sent), {"sent": sent}
@@ -293,7 +293,7 @@ def recorded_items(step: Any) -> Any:
         except GeneratorExit:
             raise
         except BaseException as thrown:
-            info = {"thrown": _error_text(thrown)}
+            info = {"thrown": exception_text(thrown)}
         else:
             if sent is not None:
                 info = {"sent": sent}
@@ -333,7 +333,7 @@ async def live_async_items(step: Any, generator: Any, info: dict[str, Any] | Non
                 step.done(None, info={"abandoned": True})
             raise
         except BaseException as thrown:
-            resume, info = generator.athrow(thrown), {"thrown": _error_text(thrown)}
+            resume, info = generator.athrow(thrown), {"thrown": exception_text(thrown)}
         else:
             resume = generator.asend(sent)
             if sent is not None:
@@ -374,7 +374,7 @@ async def recorded_async_items(step: Any) -> Any:
         except GeneratorExit:
             raise
         except BaseException as thrown:
-            info = {"thrown": _error_text(thrown)}
+            info = {"thrown": exception_text(thrown)}
         else:
             if sent is not None:
                 info = {"sent": sent}
@@ -398,10 +398,6 @@ def _remaining_items(step: Any, output: Any, count: int) -> Any:
             )
         )
     yield from output[count:]
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error}"
 
 
 def _check_sent(step: Any, given_now: dict[str, Any], outcome: Outcome) -> None:

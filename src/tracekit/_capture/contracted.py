@@ -21,7 +21,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost, outside_the_run
 from .._runtime.step import Request, Spec
-from .._values import dumps, not_serialisable, to_json
+from .._values import dumps, exception_text, not_serialisable, to_json
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -576,7 +576,7 @@ class Terms:
         try:
             return function(bound)
         except Exception as error:
-            raise self._broken(field, f"{field} raised {type(error).__name__}: {error}", None, repr(error)) from error
+            raise self._broken(field, f"{field} raised {exception_text(error)}", None, repr(error)) from error
 
     def _once(self, bound: Mapping[str, Any], key: Any) -> bytes:
         """Return the identity of this call under an ``exactly_once`` contract: its key, or its arguments before
@@ -1454,7 +1454,7 @@ def _undo_attempt(call: Invocation, done: Done) -> Generator[Wait | FunctionBody
     if not isinstance(undone.error, Exception):
         raise undone.error
     assert done.error is not None
-    done.error.add_note(f"compensation {compensation.captured.spec.name!r} failed: {_error_text(undone.error)}")
+    done.error.add_note(f"compensation {compensation.captured.spec.name!r} failed: {exception_text(undone.error)}")
     return False
 
 
@@ -1478,7 +1478,7 @@ def _try_fallbacks(call: Invocation, done: Done) -> Plan:
                 return last
             if not isinstance(last.error, Exception) or isinstance(last.error, REFUSALS):
                 return last
-            done.error.add_note(f"fallback {before.spec.name!r} failed too: {_error_text(last.error)}")
+            done.error.add_note(f"fallback {before.spec.name!r} failed too: {exception_text(last.error)}")
             done.irreversible = done.irreversible or last.irreversible
             if last.irreversible:
                 break
@@ -1513,10 +1513,6 @@ def _note_fallback(call: Invocation, before: Point, one: Fallback, last: Done) -
 def _note(call: Invocation, kind: str, about: dict[str, Any], last: Done) -> None:
     if call.scope is not None:
         call.scope.session.note(call.scope, kind, call.captured.spec.name, input=about, info={"step": last.seq})
-
-
-def _error_text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 # -- drivers: synchronous and asynchronous -----------------------------------------------------------------------------

@@ -60,6 +60,7 @@ from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
 from .._runtime.threads import in_debugger
 from .._sources import TRACEKIT
+from .._values import exception_text
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -534,7 +535,7 @@ class RemoteDebugger:
             import debugpy.server  # noqa: F401  # an editor has asked for it, which makes pydevd known
             import pydevd  # noqa: F401
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return exception_text(error)
         finally:  # restore the program's variables
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from .._journal.store import SUFFIX, Store, before_last, file_name, is_segment, is_url
 from .._lazy import expression
+from .._values import exception_text
 from ..errors import RunStateError, TraceError
 
 __all__ = ["as_named", "fetched_run", "fetched_store", "is_url", "runs_at"]
@@ -196,6 +197,6 @@ class _Remote:
 
     def _unreadable(self, name: str, error: Exception) -> TraceError:
         return TraceError(
-            f"{self.url}/{name} can't be read: {type(error).__name__}: {error}".rstrip("/"),
+            f"{self.url}/{name} can't be read: {exception_text(error)}".rstrip("/"),
             next_action="see whether the address is right, and whether this user has credentials for it",
         )

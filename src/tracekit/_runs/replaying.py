@@ -27,7 +27,7 @@ from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, Session, current, enter, owner
 from .._runtime.verdict import Report
-from .._values import to_json
+from .._values import exception_text, to_json
 from .._values.decoding import from_json
 from ..errors import (
     DivergenceError,
@@ -659,7 +659,7 @@ def _write_report(path: str, report: Mapping[str, Any]) -> None:
 def _report_on(error: BaseException | None, warnings: tuple[str, ...] = ()) -> dict[str, Any]:
     failure: dict[str, Any] | None = None
     if error is not None:
-        text = error.what if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"
+        text = error.what if isinstance(error, TracekitError) else exception_text(error)
         where = getattr(error, "location", None)
         failure = {
             "type": type(error).__name__,

@@ -35,6 +35,7 @@ from .._runtime.recovered import RecoveredLog, RecoveredStep, steps_in_doubt
 from .._runtime.redaction import Originals
 from .._runtime.session import Closing, Scope, Session, UndoLog, current, enter, here, owner, undoing
 from .._runtime.step import Spec
+from .._values import exception_text
 from .._values.decoding import from_json
 from ..errors import (
     LiveCallBlockedError,
@@ -98,7 +99,7 @@ def definitions(name: str) -> ModuleType:
 
 
 def _error_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, ImportError) else exception_text(error)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from .._values import (
     add_structure,
     decoding,
     dumps_in_order,
+    exception_text,
     exception_with_structure,
     not_serialisable,
     quick,
@@ -472,7 +473,7 @@ class RecordedStep(Step):
             changes = watched.changes(output, notes)
         except Exception as error:  # whatever the code of the values does, the program goes on
             session.report.warn(
-                f"what {tool} changes in its arguments could not be recorded: {type(error).__name__}: {error}",
+                f"what {tool} changes in its arguments could not be recorded: {exception_text(error)}",
                 uncaptured=True,
             )
             return b"", False

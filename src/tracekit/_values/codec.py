@@ -42,6 +42,7 @@ __all__ = [
     "classes_in",
     "dumps",
     "dumps_in_order",
+    "exception_text",
     "exception_to_json",
     "exception_with_structure",
     "fingerprint",
@@ -1305,6 +1306,11 @@ def _linked(walk: Walk, exc: BaseException, depth: int, chain: int) -> Tree:
         return describe(walk, exc, depth, chain)
     finally:
         walk.above.discard(me)
+
+
+def exception_text(exc: BaseException) -> str:
+    """Return an exception as ``"ValueError: no such order"``. Never raises, whatever code of its own it has."""
+    return f"{type(exc).__qualname__}: {text_of_exception(exc)}"
 
 
 def text_of_exception(exc: BaseException) -> str:

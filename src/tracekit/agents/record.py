@@ -25,7 +25,18 @@ from ..errors import (
     TraceIntegrityError,
 )
 from ..failures import StructuredFailure
-from ..integration import HasPath, Redactor, Store, Trace, from_json, info_of, meta_of, not_serialisable, to_json
+from ..integration import (
+    HasPath,
+    Redactor,
+    Store,
+    Trace,
+    exception_text,
+    from_json,
+    info_of,
+    meta_of,
+    not_serialisable,
+    to_json,
+)
 from .envelope import IntentEnvelope, Patterns, stable_hash
 from .result import ReplayResult
 
@@ -459,7 +470,7 @@ class ExecutionRecord:
         try:
             content = {key: readable(value)[0] for key, value in tree.items()}
         except (TypeError, ValueError, RecursionError) as error:
-            raise _none(f"{type(error).__name__}: {error}") from None
+            raise _none(exception_text(error)) from None
         problem = wrong(content, schema())
         if problem is not None:
             raise _none(problem)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..failures import StructuredFailure
+from ..integration import exception_text
 
 __all__ = ["AgentResult", "IntentResponse", "ReplayResult", "Status"]
 
@@ -66,7 +67,7 @@ class IntentResponse:
             next_action="`failure` and its chain of `caused_by` say what went wrong",
         )
         for agent, error in raised[1:]:
-            failed.add_note(f"agent {agent!r} failed too: {type(error).__name__}: {error}")
+            failed.add_note(f"agent {agent!r} failed too: {exception_text(error)}")
         raise failed from (raised[0][1] if raised else None)
 
     def about(self) -> dict[str, Any]:

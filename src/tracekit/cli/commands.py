@@ -156,8 +156,10 @@ def _loaded(name: str, points: list[Announcement]) -> click.Command:
     try:
         command = points[0].load()
     except (Exception, SystemExit) as error:
+        from .._values import exception_text
+
         raise UnusableCommandError(
-            f"the command {name!r} of the package {packages[0]} can't be loaded: {type(error).__name__}: {error}; "
+            f"the command {name!r} of the package {packages[0]} can't be loaded: {exception_text(error)}; "
             "update or remove that package"
         ) from error
     if not isinstance(command, click.Command):

@@ -29,6 +29,7 @@ from .._runs.reading import StepView, plain, read_run
 from .._runs.replay import kinds_that_go_live
 from .._runs.wording import raised_lines
 from .._sources import TRACEKIT
+from .._values import exception_text
 from ..errors import TracekitError
 from . import debug as prompt
 from .debug import Condition, DebuggedReplay, GoneError, Line, Steps, Stop, Streams
@@ -331,12 +332,10 @@ class Adapter:
         except GoneError:
             self._refuse(request, "the replay has ended meanwhile")
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            self._refuse(
-                request, f"the arguments of {command} are not as they should be: {type(error).__name__}: {error}"
-            )
+            self._refuse(request, f"the arguments of {command} are not as they should be: {exception_text(error)}")
         except Exception as error:
             traceback.print_exc()
-            self._refuse(request, f"{command} failed in tracekit: {type(error).__name__}: {error}")
+            self._refuse(request, f"{command} failed in tracekit: {exception_text(error)}")
         else:
             response = {"type": "response", "request_seq": request.get("seq", 0), "success": True, "command": command}
             self._wire.send(**response, **({} if body is None else {"body": body}))

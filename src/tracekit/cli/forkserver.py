@@ -37,7 +37,7 @@ from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.secrets import compile_all as compile_formats
-from .._values import dumps
+from .._values import dumps, exception_text
 from ..errors import RunStateError, TracekitError
 from . import launch
 from .replay import program_of, replay_instructions
@@ -125,7 +125,7 @@ class _Server:
             with process.nothing_begins(_no_run):
                 importlib.import_module(module)
         except BaseException as error:
-            sys.exit(f"tracekit: {module} can't be imported for all replays: {type(error).__name__}: {error}")
+            sys.exit(f"tracekit: {module} can't be imported for all replays: {exception_text(error)}")
         finally:
             signal.alarm(0)
             process.allow_outside(_refuse)

@@ -18,6 +18,7 @@ from ..integration import (
     Trace,
     Verdict,
     exception_from_json,
+    exception_text,
     family_of,
     from_json,
     meta_of,
@@ -277,8 +278,8 @@ class ReplayTraceWriter:
             return self._line.note(entry_type, called, input, output, about)
         step = self._line.begin(family, called, input, about)
         recorded = step.answer()
-        now = output if error is None else _shown(error)
-        then = recorded.output if recorded.error is None else _shown(recorded.error)
+        now = output if error is None else exception_text(error)
+        then = recorded.output if recorded.error is None else exception_text(recorded.error)
         assert isinstance(self._line.run, OpenReplay)
         self._line.run.agree(f"{kind} {called!r}", step.seq, then, now)
         return int(step.seq)
@@ -288,10 +289,6 @@ class ReplayTraceWriter:
 
     def close(self, error: BaseException | None = None) -> None:
         """Do nothing: ``TraceIndex.finish`` ends a replay."""
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {error}"
 
 
 def replaying(line: Any) -> Line:
