@@ -1,6 +1,6 @@
 """``python forked.py SOCKET ARGUMENTS…`` is what ``python ARGUMENTS…`` is, forked from the warm interpreter that listens at ``SOCKET``.
 
-It hands its standard streams, variables and directory on, waits, and ends as the fork does. It imports only what is built into the
+It hands its files, variables and directory on, waits, and ends as the fork does. It imports only what is built into the
 interpreter, which halves what it costs, and is made for ``python -I -S``. When it is killed, so is the fork. See
 :func:`tests.support.processes.command`.
 """
@@ -11,13 +11,23 @@ import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SOL_SOCKET, socket
 
 
+def is_open(number: int) -> bool:
+    try:
+        posix.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
 def main(address: str, *arguments: str) -> None:
+    numbers = list(filter(is_open, map(int, posix.listdir("/dev/fd"))))  # not that of the list itself
     talk = socket(AF_UNIX)
     talk.connect(address)
-    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))  # an array of C's int
-    talk.sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, streams)])
-    talk.sendall(marshal.dumps({"arguments": arguments, "cwd": posix.getcwd(), "variables": posix.environ}))
-    for number in range(3):
+    files = b"".join(number.to_bytes(4, sys.byteorder) for number in numbers)  # an array of C's int
+    talk.sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, files)])
+    told = {"arguments": arguments, "cwd": posix.getcwd(), "variables": posix.environ, "numbers": numbers}
+    talk.sendall(marshal.dumps(told))
+    for number in numbers:
         posix.close(number)  # who reads at the other end is told when the fork has ended
     said = b""
     while more := talk.recv(4096):

@@ -335,7 +335,7 @@ def _serve(listener: socket.socket, address: str) -> dict[str, Any]:
         for key in ready:
             if key.fileobj is listener:
                 talk, _ = listener.accept()
-                said, files, _, _ = socket.recv_fds(talk, 1, 3)
+                said, files, _, _ = socket.recv_fds(talk, 1, _MOST_FILES)
                 if said == _HOLD:
                     held.add(talk)
                     selector.register(talk, selectors.EVENT_READ)
@@ -367,11 +367,9 @@ def _serve(listener: socket.socket, address: str) -> dict[str, Any]:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for other in (listener, talk, *running.values(), *held):
                     other.close()
-                for number, file in enumerate(files):
-                    os.dup2(file, number)
-                    os.close(file)
                 os.close(woken)
                 os.close(waker)
+                _place(files, request.get("numbers", range(3)))
                 return request
             for file in files:
                 os.close(file)
@@ -611,7 +609,7 @@ def _nurse(talk: _socket.socket) -> dict[str, Any]:
     os.close(nothing)
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())  # the program's
     while True:
-        size, control, _, _ = talk.recvmsg(8, _socket.CMSG_SPACE(4 * 253))
+        size, control, _, _ = talk.recvmsg(8, _socket.CMSG_SPACE(4 * _MOST_FILES))
         if not size:
             os._exit(0)
         body = b""
@@ -631,13 +629,7 @@ def _nurse(talk: _socket.socket) -> dict[str, Any]:
 
 def _born(told: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
     """The program that was asked for, in the state in which ``exec`` would begin with these files."""
-    above = max(_HIGH, *told["numbers"]) + 1
-    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, above) for file in files]
-    for file in files:
-        os.close(file)
-    for file, number in zip(moved, told["numbers"], strict=True):
-        os.dup2(file, number)
-        os.close(file)
+    _place(files, told["numbers"])
     if told["session"]:
         os.setsid()
     if told["group"] >= 0:
@@ -647,6 +639,17 @@ def _born(told: dict[str, Any], files: Sequence[int]) -> dict[str, Any]:
             signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, told["mask"])
     return told
+
+
+def _place(files: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give these files these numbers."""
+    above = max(_HIGH, *numbers) + 1
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, above) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, numbers, strict=True):
+        os.dup2(file, number)
+        os.close(file)
 
 
 def _fork_sibling() -> int:
@@ -675,6 +678,8 @@ _PR_GET_TID_ADDRESS = 40
 _SYS_CLONE3 = 435
 #: Above the files that programs have.
 _HIGH = 200
+#: That are handed on at once: the kernel's limit.
+_MOST_FILES = 253
 
 
 def _spare() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,16 @@ def test_a_command_that_forks(end: str, status: int) -> None:
     program = f"import os, sys; print(sys.argv, input(), 'tracekit' in sys.modules, flush=True); {end}"
     done = subprocess.run(command("-c", program, "a"), input="given\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (status, "['-c', 'a'] given True\n"), done.stderr
+
+
+def test_a_command_that_forks_hands_its_files_on() -> None:
+    """The program finds each file that its command was given, by its number, and no other."""
+    with tempfile.TemporaryFile() as file:
+        file.write(b"handed on")
+        file.seek(0)
+        program = f"import os; print(os.read({file.fileno()}, 99), len(os.listdir('/dev/fd')) - 1)"
+        done = subprocess.run(command("-c", program), pass_fds=[file.fileno()], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "b'handed on' 4\n"), done.stderr
 
 
 def test_what_was_forked_ends_with_the_command() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import python
+from tests.support.processes import forking, python
 from tracekit._capture import isolation
 from tracekit.cli import launch
 from tracekit.cli.debug import debug as debugger
@@ -163,7 +163,7 @@ def debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         typed = tmp_path.parent / f"{tmp_path.name}.typed"
         typed.write_text("".join(f"{line}\n" for line in lines))
         capfd.readouterr()
-        with open(typed) as stdin, monkeypatch.context() as patch:
+        with open(typed) as stdin, forking(), monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
             with pytest.raises(SystemExit) as left:
                 debugger.main([run, *options])
