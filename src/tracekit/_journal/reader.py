@@ -1011,10 +1011,7 @@ class Trace:
 
     def _load(self, seq: int) -> dict[str, Any]:
         """Return an entry; also while the trace is being read."""
-        line, head = self._read(seq)
-        if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
-            raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
-        data: dict[str, Any] = orjson.loads(line)
+        data: dict[str, Any] = orjson.loads(self._checked(seq))
         return data
 
     def _code(self) -> str | None:
@@ -1138,10 +1135,14 @@ class Trace:
             return line
         if not 0 < seq <= self.status.count:
             raise IndexError(f"{self.path} has no entry {seq}")
+        line = self._checked(seq)
+        self._last = (seq, line)
+        return line
+
+    def _checked(self, seq: int) -> bytes:
         line, head = self._read(seq)
         if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
             raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
-        self._last = (seq, line)
         return line
 
     def hash_of(self, seq: int) -> str:

@@ -20,7 +20,7 @@ from .._journal.entry import family_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._runtime.callsite import caller
-from .._runtime.divergence import describe
+from .._runtime.divergence import describe, in_common
 from .._runtime.index import Index
 from .._runtime.lane import Lane
 from .._runtime.matching import OPAQUE, Bindings, Ignored, differences, placeholders_of, steady
@@ -646,7 +646,7 @@ def _printed(replays: Sequence[Transcript]) -> Iterator[TranscriptDifference]:
 
 def _lines(first: Transcript, transcript: Transcript) -> TranscriptDifference:
     one, other = first.stdout.splitlines(keepends=True), transcript.stdout.splitlines(keepends=True)
-    number = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    number = in_common(one, other)
     sides = []
     for replay, lines in ((first, one), (transcript, other)):
         line = lines[number].decode("utf-8", "replace").rstrip("\n")[:400] if number < len(lines) else "(nothing)"

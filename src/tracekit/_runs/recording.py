@@ -28,7 +28,7 @@ from . import children, ending, segments
 from .block import Block, called_from, input_key
 from .ending import drain, drain_async, leave_threads
 from .environment import Program, command_facts, environment_to_record, this_program
-from .run import UNSET, Run, register, unregister
+from .run import UNSET, Run, identify, register, unregister
 
 if TYPE_CHECKING:
     from .._runtime.spending import Budget
@@ -347,9 +347,7 @@ class RecordBlock(Block[Run]):
         if marks or encoded.redacted:
             about["info"] = {"redacted": [*marks, *encoded.redacted]}
         session.log.journal.append("run.started", 0, 0, tail + session.meta(about, own))
-        if options["agent"] is not None or options["identity"] is not None:
-            name = options["agent"] or "agent"
-            session.identify(name, options["identity"])
+        identify(session, options)
 
     async def _drain(self) -> None:
         if self._instead is None:

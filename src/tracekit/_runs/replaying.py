@@ -55,7 +55,7 @@ from .ending import (
 )
 from .environment import drift, environment
 from .replayed_children import ReplayedChildren
-from .run import UNSET, JoinedProcess, Run, register, unregister
+from .run import UNSET, JoinedProcess, Run, identify, register, unregister
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace, Verdict
@@ -273,8 +273,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._start()
         run = Run(self._imported or self.session, self.session.trace.path, options["name"])
         register(self._seen, run)
-        if options["agent"] is not None or options["identity"] is not None:
-            self._seen.identify(options["agent"] or "agent", options["identity"])
+        identify(self._seen, options)
         return run
 
     def as_run(self) -> Run:

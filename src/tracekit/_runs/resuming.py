@@ -39,7 +39,7 @@ from .ending import End
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
 from .recovery import Decision, LogOfSteps, advice, decided, decision_on, refused
-from .run import Run, register, unregister
+from .run import Run, identify, register, unregister
 
 __all__ = ["ResumeBlock", "resume"]
 
@@ -101,8 +101,7 @@ class ResumeBlock(RecordBlock):
     def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in place of a ``record()`` with these options."""
         run = self._start()
-        if options["agent"] is not None or options["identity"] is not None:
-            self.session.identify(options["agent"] or "agent", options["identity"])
+        identify(self.session, options)
         return run
 
     async def drain_for(self, run: Run) -> None:

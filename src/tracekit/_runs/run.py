@@ -14,7 +14,7 @@ from ..errors import TracekitError
 if TYPE_CHECKING:
     from .undoing import Undoing
 
-__all__ = ["UNSET", "JoinedProcess", "Run", "current_run", "register", "registered", "unregister"]
+__all__ = ["UNSET", "JoinedProcess", "Run", "current_run", "identify", "register", "registered", "unregister"]
 
 UNSET: Final[Any] = object()
 
@@ -89,6 +89,12 @@ class _Current:
     run: Run | None = None
 
 
+def identify(session: Session, options: Mapping[str, Any]) -> None:
+    """Report who acts in a run, if the options of its ``record()`` say so."""
+    if options["agent"] is not None or options["identity"] is not None:
+        session.identify(options["agent"] or "agent", options["identity"])
+
+
 def register(session: Session, run: Run) -> None:
     """Make ``run`` the current run inside ``session``."""
     session.state.extras.of(_Current).run = run
@@ -120,8 +126,7 @@ class _Part:
         scope = here()
         assert scope is not None
         session = scope.session
-        if options["agent"] is not None or options["identity"] is not None:
-            session.identify(options["agent"] or "agent", options["identity"])
+        identify(session, options)
         self._step = session.begin(scope, Request(Spec("span", options["name"] or "run"), {"input": self._block.input}))
         inside = self._step.body()
         self._token = enter(inside if options["agent"] is None else inside.acting(options["agent"]))

@@ -62,10 +62,12 @@ def brief(value: object, most: int = 96) -> str:
 def both_sides(difference: Mapping[str, Any], most: int = 96) -> tuple[str, str]:
     """Return the two values of a ``difference`` in the form of ``brief``; for long ones the part around the first
     difference."""
+    from .._runtime.divergence import in_common
+
     one, other = (
         brief(difference[side], _LONGEST) if side in difference else "(not there)" for side in ("recorded", "actual")
     )
-    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same = in_common(one, other)
     start = min(same - most // 3, max(len(one), len(other)) - most)
     if start > 1:
         one, other = f"…{one[start + 1 :]}", f"…{other[start + 1 :]}"

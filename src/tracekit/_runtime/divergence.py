@@ -58,6 +58,7 @@ __all__ = [
     "draws_left",
     "everything_waits",
     "headline",
+    "in_common",
     "left_over",
     "looks_like_a_read",
     "nearest",
@@ -138,11 +139,16 @@ def _block(diff: list[str], start: int, sign: str) -> list[str]:
     return diff[start:end]
 
 
+def in_common(one: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many items two sequences have in common at their beginnings."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def _window(one: str, other: str) -> tuple[str, str]:
     """Return two long lines from shortly before their first difference on."""
     if max(len(one), len(other)) < _WIDTH:
         return one, other
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same = in_common(one, other)
     start = max(0, same - 40)
     if start == 0:
         return one, other
