@@ -817,7 +817,8 @@ except OSError:  # the other side is closed
 
 @pytest.mark.parametrize("read", ["open(0).read()", "sys.stdin.buffer.raw.readline()"])
 def test_standard_input_that_is_read_in_another_way(place: Place, read: str) -> None:
-    """A stream of its own over the descriptor is not captured: the recording says so, and a replay refuses it."""
+    """A stream of its own over the descriptor is not captured: the recording says so, a replay refuses it, and
+    ``tracekit doctor`` says which way is captured."""
     place.program(BEGIN + f"import sys\nwith record('r'):\n    look(str({read}))\n")
     done = place.python("agent.py", input="hello\n")
     assert "reading standard input (" in done.stderr, done.stderr
@@ -828,6 +829,9 @@ def test_standard_input_that_is_read_in_another_way(place: Place, read: str) -> 
     )
     again = place.python(program, input="hello\n")
     assert (again.returncode, "was about to read standard input" in again.stderr) == (1, True), again.stderr
+    found = {one["code"]: one for one in json.loads(place.cli("doctor", "--run", "last", "--json").stdout)["findings"]}
+    assert "sys.stdin" in found["stdin"]["mend"]
+    assert "tracekit run" not in found["stdin"]["mend"]
 
 
 PIPES = """

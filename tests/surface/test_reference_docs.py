@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit import errors
+from tracekit import errors, integration
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 ERRORS = (DOCS / "errors.md").read_text()
@@ -170,6 +171,33 @@ def test_the_page_of_the_verdict_has_every_code() -> None:
         if f"`{code}`" not in page.partition(before)[2].partition(after)[0] if before else f"`{code}`" not in page:
             missing.append((maker, code))
     assert missing == []
+
+
+def test_the_page_of_the_format_has_every_kind_that_is_observed(tmp_path: Path) -> None:
+    """What the first entry of a run names (connections, files …) is explained among the boundary's kinds or the inputs', in the
+    schema, too."""
+    with tracekit.record("kinds", store=tmp_path) as run:
+        pass
+    with integration.Trace(run.path) as trace:
+        observed = set(trace.entry(1)["meta"]["boundary"])
+    format_page = sections((DOCS / "trace-format.md").read_text("utf-8"), "##")
+    rows = [
+        re.search(r"^\| `name` \| the kind: (.+)\|$", format_page[one], re.MULTILINE) for one in ("Boundary", "Inputs")
+    ]
+    told = {kind for row in rows if row for kind in re.findall(r"(?:^|, )`(\w+)`", row[1])}
+    schema = json.loads((Path(tracekit.__file__).parent / "_journal/schema.json").read_text("utf-8"))
+    rules = [
+        one["then"]
+        for one in schema["allOf"]
+        if one["if"]["properties"].get("type", {}).get("const") in ("boundary", "input")
+    ]
+    described = {
+        kind
+        for rule in rules
+        for kind in re.findall(r"(?:^the kind: |, )(\w+)", rule["properties"]["name"]["description"])
+    }
+    assert observed - told == set()
+    assert told ^ described == set()
 
 
 def test_links_of_the_pages_lead_somewhere() -> None:

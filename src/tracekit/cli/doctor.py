@@ -99,7 +99,7 @@ _CROSSED: Final = {
     "native": f"call it {_IN_A_TOOL}",
     "process": f"start it with subprocess while the run is open, or {_IN_A_TOOL}",
     "send": f"open the connection inside the run, with a client that is captured, or send {_IN_A_TOOL}",
-    "stdin": "record the program with `tracekit run`, which captures standard input, or read it before the run and give it as input=",
+    "stdin": f"read it with input() or through sys.stdin, which are captured, or {_IN_A_TOOL}",
 }
 _OTHERWISE: Final = f"do it {_IN_A_TOOL}"
 _KEEP: Final = (
