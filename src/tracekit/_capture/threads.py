@@ -87,7 +87,7 @@ class Entered:
     def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
         self._scope: Final = scope
-        #: Its place among the events of the run, if it is one; see ``handover``.
+        #: Its place among the events of the run, if it is one; see ``handover_patches``.
         self.turn: Any = None
         #: Whether user code started it. What a library does by itself is not an event if nothing is captured in it.
         self.by_user = True
@@ -815,9 +815,9 @@ def in_order(fs: Any) -> list[Any]:
     return futures_
 
 
-# -- pools -------------------------------------------------------------------------------------------------------------
+# -- threads and pools -------------------------------------------------------------------------------------------------
 #
-# Threads and pools: each started thread and each submitted call is a lane; a pool's own workers are not.
+# Each started thread and each submitted call is a lane; a pool's own workers are not.
 
 #: The threads that pools start for themselves, by module and name of target or class.
 _WORKERS: Final = frozenset(

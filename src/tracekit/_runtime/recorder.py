@@ -610,7 +610,7 @@ class UnloggedStep(RecordedStep):
 
 
 class RecordedTimer(Timer):
-    """An armed sleep or deadline; see ``session.Timer``."""
+    """An armed sleep or deadline, or another expected event; see ``session.Timer``."""
 
     __slots__ = ("_after", "_function", "_n", "_scope", "_session", "is_over")
 

@@ -278,7 +278,7 @@ _RESULTS: Final = ("loop.call", "queue.put")
 
 
 class ReplayedTimer(Timer):
-    """A sleep or deadline that fires at its recorded place; see ``session.Timer``.
+    """A sleep, a deadline or another event that comes at its recorded place; see ``session.Timer``.
 
     One that has not fired by the end of the replay is ``live`` from then on: it runs on the real clock, as in the
     recorded program.

@@ -373,12 +373,13 @@ class Step(Protocol):
 
 
 class Timer(Protocol):
-    """A sleep or deadline armed by the run's own code.
+    """A sleep or deadline armed by the run's own code; or another event that is no step, such as a result that a thread
+    hands to an event loop.
 
-    Recording (``live``): the capture point really waits, and calls ``fired()`` if and only if the time ran out, before
-    the program continues. Replaying: ``wait``/``wait_async`` return when the timer's recorded place in the log is
-    reached. If it did not fire in the recording, they return once the log answers nothing any more; the timer is then
-    ``live``, and the capture point really waits.
+    Recording (``live``): the capture point really waits, and calls ``fired()`` if and only if the time ran out, or the
+    event occurred, before the program continues. Replaying: ``wait``/``wait_async`` return when the timer's recorded
+    place in the log is reached. If it did not fire in the recording, they return once the log answers nothing any more;
+    the timer is then ``live``, and the capture point really waits.
 
     ``on_fire`` schedules a call in the running event loop (``anywhere``: in any thread); ``cancel`` revokes it.
     """
@@ -968,7 +969,8 @@ class Session(Protocol):
         ...
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Timer:
-        """Arm a sleep or deadline of ``seconds`` from now, for the code of ``scope``."""
+        """Arm a sleep or deadline of ``seconds`` from now, for the code of ``scope``; or, with 0, expect another event.
+        ``function`` is its name in the log."""
         ...
 
     def open_lanes(self) -> list[Lane]:
