@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from . import _reality
 from ._journal.store import Store
 from ._runs.figures import STATES, Figures, Histogram, StepInDoubt, StoreFigures
-from ._runs.recovery import store_at
 from .errors import RunStateError
 from .failures import FailureType
 
@@ -78,7 +77,7 @@ def check_health(store: str | os.PathLike[str] | Store | None = None, *, min_fre
     A store that does not exist yet is healthy if it could be created. The write check creates a file and removes it at
     once; no run is touched.
     """
-    where = store_at(store)
+    where = Store.at(store)
     checks = (_readable(where), _writable(where), _space(where, min_free))
     return Health(where.root, checks, datetime.fromtimestamp(_reality.time(), UTC))
 
@@ -156,7 +155,7 @@ class RunCollector:
 
     def __init__(self, store: str | os.PathLike[str] | Store | None = None) -> None:
         _prometheus()
-        self._figures: Final = StoreFigures(store_at(store))
+        self._figures: Final = StoreFigures(Store.at(store))
 
     @property
     def store(self) -> str:

@@ -28,7 +28,6 @@ from ._journal.entry import ENDS, meta_of, span_id
 from ._journal.reader import Follower, Trace, Verdict
 from ._journal.store import SUFFIX, HasPath, Store, first_entry, holder, is_segment, segment_in, writer
 from ._runs.reading import FileView
-from ._runs.recovery import store_at, store_of
 from ._runs.spans import Context, FileSpans, Span, context_of
 from ._runtime.process import process
 from ._version import __version__
@@ -154,7 +153,7 @@ def export_spans(
     ``content`` adds messages, arguments and results. A run gets the same span ids at each export. Raises
     ``RunStateError`` if the spans could not be delivered, and ``TraceError`` if a trace is damaged.
     """
-    with store_at(store).files(*runs) as traces:
+    with Store.at(store).files(*runs) as traces:
         return _send(traces, exporter or _exporter(None), content)
 
 
@@ -186,7 +185,7 @@ def _spans_of(traces: Sequence[Trace], content: bool) -> Iterator[Span]:
     readers: dict[tuple[str, str | None], FileSpans] = {}
     for trace in traces:
         run_id = trace.status.run_id or ""
-        contexts = _Contexts(store_of(trace.path))
+        contexts = _Contexts(Store.of(trace.path))
         segment = segment_in(trace.path)
         first = trace.entry(1) if len(trace) else {}
         context, above = contexts(run_id) if segment else context_of(first), None
@@ -250,7 +249,7 @@ def emit_spans(
 
         # In an empty context: the processor's thread is not part of a run that is active here.
         processor = EmptyContext().run(lambda: BatchSpanProcessor(_exporter(None)))
-    return SpanEmitter(store_at(store), processor, sdk, content, exit_timeout)
+    return SpanEmitter(Store.at(store), processor, sdk, content, exit_timeout)
 
 
 class SpanEmitter:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ._journal.store import Store
 from ._runs.operator import Aborted, abort, settle
-from ._runs.recovery import Decision, InDoubt, UncertainStep, candidates, decision_on, store_at
+from ._runs.recovery import Decision, InDoubt, UncertainStep, candidates, decision_on
 from ._runs.recovery import in_doubt as _in_doubt
 from ._runs.resuming import resume
 
@@ -29,7 +30,7 @@ def scan(store: str | os.PathLike[str] | None = None, *, all: bool = False) -> I
     A run counts as ended if its last line is an end entry or its tip hash has been kept; such runs are skipped without
     reading them whole. With ``all``, every run is verified completely, and ended runs are included.
     """
-    for path, segments in candidates(store_at(store), all=all):
+    for path, segments in candidates(Store.at(store), all=all):
         yield decision_on(path, segments=segments)
 
 
@@ -46,4 +47,4 @@ def in_doubt(store: str | os.PathLike[str] | None = None) -> InDoubt:
         ...     print(step.name, step.arguments, step.code)
         pay {'who': 'bob'} irreversible_pending
     """
-    return _in_doubt(store_at(store))
+    return _in_doubt(Store.at(store))

@@ -798,6 +798,18 @@ class Store:
             self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)
             self.tips: Final = os.path.join(self.root, "heads")
 
+    @classmethod
+    def at(cls, store: str | os.PathLike[str] | Store | None) -> Store:
+        """Return the store that a caller means: a directory, a ``Store``, or ``None`` for the default one."""
+        return store if isinstance(store, Store) else cls(store)
+
+    @classmethod
+    @_reality.off_loop()
+    def of(cls, path: str) -> Store:
+        """Return the store that a trace file is in; for a file outside of any store: an empty one."""
+        runs = os.path.dirname(os.path.abspath(path))
+        return cls(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
+
     def __getattr__(self, name: str) -> NoReturn:
         """A store at a URL has no directories here: only runs that are named by their paths can be read with it."""
         if name not in ("root", "runs", "tips"):

@@ -42,7 +42,6 @@ from .environment import cores_here
 from .failures import recorded_failures
 from .page import badge, safe, whole_page
 from .reading import read_run, taken_in
-from .recovery import store_of
 from .remote import fetched_run, fetched_store, is_url, runs_at
 from .replay import kinds_that_go_live
 from .wording import both_sides, dollars, plural, short
@@ -653,7 +652,7 @@ def _lacks(source: _Source) -> str | None:
     """Return why the recording can't be replayed at all, if it says so itself."""
     if is_url(source.place):
         return None
-    with suppress(TracekitError, OSError), read_run(source.place, store_of(source.place)) as run:
+    with suppress(TracekitError, OSError), read_run(source.place, Store.of(source.place)) as run:
         answer = run.verdict.can_be_replayed
         return answer.text if answer.answer is False else None
     return None
@@ -797,7 +796,7 @@ class _Judge:
             about = {"kind": failure["kind"], "name": failure["name"], "step": failure["step"]}
             ended = {**about, "differences": failure["differences"] or [], "input": failure["input"]}
         try:
-            with read_run(path, store_of(path)) as before, read_run(made.find(new), made) as now:
+            with read_run(path, Store.of(path)) as before, read_run(made.find(new), made) as now:
                 return changes(before, now, ended)
         except (OSError, TracekitError):  # it was cut off while being written
             return None

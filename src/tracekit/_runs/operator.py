@@ -36,8 +36,6 @@ from .recovery import (
     owner_of,
     refused,
     settlements,
-    store_at,
-    store_of,
 )
 from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
 
@@ -77,7 +75,7 @@ def reopened(
     A torn tail is cut off and kept. ``what`` is refused for the reasons in ``final``, if another process has the run
     open, and if ``look`` raises: then nothing is changed.
     """
-    path = store_at(store).find(run)
+    path = Store.at(store).find(run)
     found: list[Decision] = []
 
     def check(trace: Trace, verdict: Verdict) -> None:
@@ -89,7 +87,7 @@ def reopened(
         found.append(decision)
 
     try:
-        journal, _ = store_of(path).reopen(
+        journal, _ = Store.of(path).reopen(
             path, encode_read=encode_reads, accept_lost_tail=accept_lost_tail, check=check
         )
     except RunStateError as error:
@@ -141,7 +139,7 @@ def completed(session: Recording) -> None:
     """Store the tip hash of a run that is complete now, and seal it if there is a key; for a file outside of every
     store, only seal it."""
     path = os.path.abspath(session.log.journal.path)
-    where = store_of(path)
+    where = Store.of(path)
     if where.path(session.run_id) != path:
         where = Store(file=path)
     where.keep_tip(session.run_id, session.log.journal.seq, session.log.journal.head.decode())
@@ -158,7 +156,7 @@ def completed(session: Recording) -> None:
 def settle_ended(path: str, step: int, tree: Any, *, done: bool, reason: str, by: str | None) -> Settled | None:
     """Settle ``step`` of the run at ``path``, which has ended; return ``None`` if it has not, or if it was
     aborted and the step is not in doubt."""
-    where = store_of(path)
+    where = Store.of(path)
     with Trace(path) as trace:
         verdict = where.judge(trace)
         if verdict.state != "complete":
@@ -290,7 +288,7 @@ def settle_as(
         raise ValueError("a settlement needs a reason")
     if type(step) is not int or step < 1:
         raise ValueError(f"a step must be the number of an entry (>= 1), not {step!r}")
-    run = store_at(store).find(run)
+    run = Store.at(store).find(run)
     if (ended := settle_ended(run, step, tree, done=done, reason=reason, by=by)) is not None:
         return ended
     if done:

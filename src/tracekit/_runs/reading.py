@@ -50,7 +50,7 @@ from .._runtime.prices import Prices
 from .._runtime.redaction import Originals
 from .._runtime.verdict import File, RunVerdict, judge
 from ..errors import RunNotFoundError, TracekitError
-from .recovery import decision_on, settlements, store_of
+from .recovery import decision_on, settlements
 
 __all__ = [
     "Change",
@@ -120,7 +120,7 @@ def read_run(path: str, store: Store | None = None) -> RunView:
         ('complete', [('look_up', {'order': 'A-1042'})])
     """
     with ExitStack() as stack:
-        where = store_of(path) if store is None else store
+        where = Store.of(path) if store is None else store
         trace = stack.enter_context(Trace(path))
         verdict = where.judge_run(trace)
         files = [FileView(trace, verdict).read()]

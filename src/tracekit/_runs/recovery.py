@@ -61,8 +61,6 @@ __all__ = [
     "refused",
     "settlements",
     "standing",
-    "store_at",
-    "store_of",
     "uncertain_steps",
 ]
 
@@ -622,7 +620,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
     now = _reality.time_ns()
     found: list[UncertainStep] = []
     with Trace(path) as trace:
-        verdict = store_of(path).judge_run(trace)
+        verdict = Store.of(path).judge_run(trace)
         log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
         host, run_name = _host(trace, path), first_entry(file_beside(path, None)).get("name")
         for step in steps:
@@ -774,7 +772,7 @@ def advice(decision: Decision, path: str) -> str:
     in_doubt = [step for step in decision.in_doubt if isinstance(step, int)]
     if first["code"] in IN_DOUBT and first.get("step") in in_doubt:
         with Trace(path) as trace:
-            verdict = store_of(path).judge_run(trace)
+            verdict = Store.of(path).judge_run(trace)
             log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
         outermost: int = [first["step"], *_in_doubt_around(log, first["step"], in_doubt)][-1]
         return _what_to_do(path, outermost, log, verdict, in_doubt)
@@ -869,7 +867,7 @@ def decision_on(
     held = holder(path)
     try:
         with Trace(path, collect=(LogOfSteps,)) as trace:
-            verdict = store_of(path).judge_run(trace)
+            verdict = Store.of(path).judge_run(trace)
             return decided(
                 trace,
                 verdict,
@@ -939,7 +937,7 @@ def _segments(path: str, segments: Sequence[str] | None) -> list[SegmentDecision
 def _secret(path: str) -> str | None:
     """Return which secret the store of a trace uses for its keys; ``None`` if it has none that can be read."""
     try:
-        return Keys(store_of(path).root).known_by()
+        return Keys(Store.of(path).root).known_by()
     except (TracekitError, OSError):
         return None
 
@@ -956,7 +954,7 @@ def settlements(trace: Trace) -> Callable[[int], Mapping[str, Any] | None]:
                 with open(_settlement(trace.path, step), "rb") as file:
                     facts = settlement_in(file.read())
                 return facts if facts["hash"] == entry["hash"] else None
-            keys = Keys(store_of(trace.path).root)
+            keys = Keys(Store.of(trace.path).root)
             return keys.settled(digest, owner_of(trace.path, step)) if os.path.isdir(keys.directory) else None
         except (TracekitError, OSError, ValueError):
             return None  # the step stays in doubt; settling it again reports the reason
@@ -1003,7 +1001,7 @@ def _check_settlement(path: str) -> None:
 
 
 def _settlement(path: str, step: int) -> str:
-    return os.path.join(store_of(path).root, "settled", f"{file_name(path).stem}.{step}")
+    return os.path.join(Store.of(path).root, "settled", f"{file_name(path).stem}.{step}")
 
 
 def last_settled(store: Store) -> tuple[int, ...]:
@@ -1032,19 +1030,6 @@ def owner_of(path: str, step: int) -> Owner:
     """Return the owner of a key that a step of this file uses."""
     name = file_name(path)
     return Owner(name.run, name.segment, step)
-
-
-@_reality.off_loop()
-def store_at(store: Any) -> Store:
-    """Return the store that a caller means: a directory, a ``Store``, or ``None`` for the default one."""
-    return store if isinstance(store, Store) else Store(store)
-
-
-@_reality.off_loop()
-def store_of(path: str) -> Store:
-    """Return the store that a trace file is in; for a file outside of any store: an empty one."""
-    runs = os.path.dirname(os.path.abspath(path))
-    return Store(os.path.dirname(runs) if os.path.basename(runs) == "runs" else runs)
 
 
 def refused(

@@ -295,7 +295,7 @@ def _opened(runs: Iterable[Any], store: Any, stack: ExitStack) -> list[Trace]:
 
     found: list[Trace] = []
     for run in runs:
-        found += [run] if isinstance(run, Trace) else stack.enter_context(_store(store).files(run))
+        found += [run] if isinstance(run, Trace) else stack.enter_context(Store.at(store).files(run))
     return found
 
 
@@ -460,12 +460,8 @@ def events(
     without an end has the events up to there. Raises ``RunNotFoundError``, and ``TraceIntegrityError`` for a damaged
     file.
     """
-    with _store(store).files(*runs) as traces:
+    with Store.at(store).files(*runs) as traces:
         return list(events_of(traces, payloads))
-
-
-def _store(store: str | os.PathLike[str] | Store | None) -> Store:
-    return store if isinstance(store, Store) else Store(store)
 
 
 def events_of(traces: Iterable[Trace], payloads: bool = False) -> Iterator[Event]:
