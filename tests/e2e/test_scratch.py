@@ -480,6 +480,72 @@ def test_temporary_files_that_were_left_behind_do_not_change_a_replay(place: Pla
         assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
 
 
+MADE = """
+import shutil, tempfile
+
+def sh(script, **where):
+    subprocess.run(["sh", "-c", script], check=True, **where)
+
+@traced_tool(side_effect="reversible")
+def save(path, text):
+    Path(path).write_text(text)
+
+def work(directory):
+    Path(directory, "own").write_text("1")
+    os.makedirs(directory + "/sub/deep")
+    sh("cat own > copy; echo 2 > own; ln -s x sub/deep/link; mkdir empty", cwd=directory)
+    sh(f"echo from elsewhere > {directory}/sub/deep/x")
+    save(directory + "/saved", "by a tool")
+    names = sorted(os.listdir(directory))
+    read = [Path(directory, name).read_text() for name in ("own", "copy", "saved", "sub/deep/x")]
+    return names, read, os.path.getsize(directory + "/saved"), os.readlink(directory + "/sub/deep/link")
+
+with tempfile.TemporaryDirectory() as directory:
+    print(look(work(directory)))
+os.makedirs(OUTSIDE)
+print(look(work(OUTSIDE)))
+shutil.rmtree(OUTSIDE)
+with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    print("one", file=file, flush=True)
+    sh(f"echo two >> {file.name}")
+    print(look(open(file.name).read()))
+"""
+
+
+@pytest.mark.usefixtures("layered")
+def test_directories_that_a_program_makes(place: Place) -> None:
+    """What processes and tools leave in a directory that the program has made, temporary or not, is there in a replay,
+    and what a process makes of a file that the program has written. Nothing is left behind."""
+    outside = place.directory.parent / "outside"
+    place.program(f"{BEGIN}OUTSIDE = {str(outside)!r}\n{MADE}")
+    recorded = cli(place, "run", "agent.py")
+    assert recorded.returncode == 0, recorded.stderr
+    assert recorded.stdout.count("from elsewhere") == 2
+    for _ in range(2):
+        replayed = cli(place, "replay", "last")
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+        assert ": exact (" in replayed.stderr, replayed.stderr
+    assert not outside.exists()
+    assert not any((place.directory.parent / "temporary").iterdir())
+
+
+def test_a_directory_that_a_program_makes_without_a_layer(place: Place) -> None:
+    """A block that is replayed reads there what a process had written, although the process does not run."""
+    block = """
+import tempfile
+from tracekit import replay
+with {block}, tempfile.TemporaryDirectory() as directory:
+    subprocess.run([sys.executable, "-c", "open('out', 'w').write('by a process')"], check=True, cwd=directory)
+    print(look([sorted(os.listdir(directory)), Path(directory, "out").read_text()]))
+"""
+    place.program(BEGIN + block.format(block="record('r')"))
+    done = place.python("agent.py")
+    assert done.returncode == 0, done.stderr
+    again = place.program(BEGIN + block.format(block=f"replay({place.run!r})"), "again.py")
+    replayed = place.python(again)
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
+
+
 @pytest.mark.usefixtures("layered")
 def test_a_store_in_a_temporary_directory_that_was_left_behind_is_kept(place: Place) -> None:
     """A directory that the recorded run left behind is not hidden if the store is in it: the replay names it instead."""

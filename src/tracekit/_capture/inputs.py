@@ -464,16 +464,13 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
     """Return what a program gets for a file (or its descriptor): the content, as text or bytes; ``None`` if it does not
     exist; or ``_AS_IT_IS``."""
     try:
-        where = os.path.realpath(path)
-        if where in scope.session.state.extras.of(OwnFiles).paths or installed(where):
+        where, own = os.path.realpath(path), scope.session.state.extras.of(OwnFiles)
+        if where in own.paths or installed(where):
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
-        value = (
-            None
-            if file is None
-            else _state(files, name, file if type(file) is int else file.fileno(), inside and scope.session.recording)
-        )
+        keep = scope.session.recording and (inside or own.around(where) is not None)
+        value = None if file is None else _state(files, name, file if type(file) is int else file.fileno(), keep)
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
     if value is None and file is not None:  # no regular file
@@ -544,11 +541,13 @@ def _no_part_of_the_run() -> Iterator[None]:
 
 
 def _is_lasting(scope: Scope, files: _Files, where: str) -> bool:
-    """Return whether a file's state before the change must be kept: the run is recorded, and the file neither installed
-    nor temporary."""
+    """Return whether a file's state before the change must be kept: the run is recorded, and the file neither
+    installed, nor temporary, nor in a directory that the run has made."""
     if not scope.session.recording or len(files.found) > _PATHS or installed(where):
         return False
-    return files.named(where)[1] or not _passes_away(where)
+    if files.named(where)[1]:
+        return True
+    return not _passes_away(where) and scope.session.state.extras.of(OwnFiles).around(where) is None
 
 
 def _keep(scope: Scope, files: _Files, where: str, whole: bool, native: bool) -> None:
@@ -584,7 +583,8 @@ def _now(files: _Files, where: str, *, keep: bool, directory: bool = True) -> An
 
 def _changes(scope: Scope, files: _Files, where: str) -> None:
     """Note that a step is about to change this file itself: how it leaves it is recorded before its outcome."""
-    if not _is_lasting(scope, files, where):
+    made = scope.session.recording and scope.session.state.extras.of(OwnFiles).around(where) is not None
+    if not made and not _is_lasting(scope, files, where):
         return
     step = scope.live
     known = files.changed.get(step)
@@ -611,10 +611,11 @@ def _before_outcome(scope: Scope, step: int, write: Callable[[Scope], object]) -
 @_reality.off_loop()
 def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
     """Record how a step has left these files."""
+    own = scope.session.state.extras.of(OwnFiles)
     with files.lock:
         for where in paths:
             name, inside = files.named(where)
-            value = _now(files, where, keep=inside)
+            value = _now(files, where, keep=inside or where in own.paths or own.around(where) is not None)
             if value is not _NOTHING:
                 scope.session.input_read(scope, "left", name, value, own=False)
 
@@ -667,7 +668,7 @@ class _Tree:
                 link = stat.S_ISLNK(about.st_mode)
                 if (about.st_dev, about.st_ino) in printed or not (link or stat.S_ISREG(about.st_mode)):
                     continue  # what passes through a named pipe or a socket is no content of it
-                versions[path] = version = (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                versions[path] = version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
                 total += about.st_size
                 if path in kept and known[path] == version:
                     contents[path] = kept[path]
@@ -736,23 +737,54 @@ def look_around(scope: Scope) -> Callable[[], None]:
 def about_to_start(scope: Scope, step: int, directory: Any) -> None:
     """Prepare for a process that is about to start as, or in, ``step``, in this directory (``None``: the current one).
 
-    What it changes there is recorded before the outcome of the step.
+    What it changes there, in the directories that the program has made, and of the files that it has written, is
+    recorded before the outcome of the step.
     """
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
-        files = scope.session.state.extras.of(_Files)
+        files, own = scope.session.state.extras.of(_Files), scope.session.state.extras.of(OwnFiles)
         root = os.path.realpath(_getcwd() if directory is None else directory)
+        roots = {one for one in own.made if own.around(one) is None}
         if files.named(root)[1]:
-            root = files.directory
-        elif _passes_away(root + os.sep) or installed(root):
-            return
-        if (step, root) not in files.watched and _look(scope, files, root, None):
-            files.watched.add((step, root))
+            roots.add(files.directory)
+        elif not (_passes_away(root + os.sep) or installed(root) or own.around(os.path.join(root, "")) is not None):
+            roots.add(root)
+        for one in roots:
+            _watch(scope, files, one, step)
+        elsewhere = {path for path in own.paths if not any(path.startswith(one + os.sep) for one in roots)}
+        if elsewhere and len(elsewhere) <= _ENTRIES:
+            _watch_files(scope, files, elsewhere, step)
 
-            def look(inside: Scope) -> None:
-                files.watched.discard((step, root))
-                _look(inside, files, root, step)
 
-            _before_outcome(scope, step, look)
+def _watch_files(scope: Scope, files: _Files, paths: set[str], step: int) -> None:
+    """Look at files that the program has written itself, now and before the outcome of ``step``."""
+    own, before = scope.session.state.extras.of(OwnFiles), {path: _version(path) for path in paths}
+
+    def look(inside: Scope) -> None:
+        changed = sorted(path for path, version in before.items() if path in own.paths and _version(path) != version)
+        _leave(inside, files, changed)
+        own.paths.difference_update(changed)
+
+    _before_outcome(scope, step, look)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        about = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return ()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _watch(scope: Scope, files: _Files, root: str, step: int) -> None:
+    """Scan a directory now and before the outcome of ``step``."""
+    if (step, root) not in files.watched and _look(scope, files, root, None):
+        files.watched.add((step, root))
+
+        def look(inside: Scope) -> None:
+            files.watched.discard((step, root))
+            _look(inside, files, root, step)
+
+        _before_outcome(scope, step, look)
 
 
 @_reality.off_loop()
@@ -773,8 +805,9 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
             return now is not None
         then, since = before.versions, now.versions
         changed = [] if then == since else sorted({path for path, _ in then.items() ^ since.items()})
+        own = scope.session.state.extras.of(OwnFiles)
         for path in changed:
-            if path not in files.found:
+            if path not in files.found and root not in own.made:
                 files.found.add(path)
                 scope.session.state.extras.of(OwnFiles).lasting |= step is None
                 scope.session.input_read(scope, "kept", files.named(path)[0], before.state(files, path), own=False)
@@ -801,6 +834,30 @@ def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
         return change
 
     return make
+
+
+def _making(original: Any) -> Any:
+    """Wrap ``os.mkdir``; see ``OwnFiles.made``."""
+    changing = _changing((0,), made=0)(original)
+
+    @wraps(original)
+    def mkdir(*args: Any, **kwargs: Any) -> Any:
+        made = changing(*args, **kwargs)
+        scope = current.get()
+        if scope is not None and not scope.live and args and not kwargs:
+            _has_made(scope, args[0])
+        return made
+
+    return mkdir
+
+
+@_reality.off_loop()
+def _has_made(scope: Scope, path: Any) -> None:
+    with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+        where, state = os.path.realpath(path), scope.session.state
+        package = _asking_package()
+        if not state.extras.of(_Files).named(where)[1] and (package is None or not _watches(package)):
+            state.extras.of(OwnFiles).made.add(where)
 
 
 def _connecting(original: Any) -> Any:
@@ -1213,7 +1270,7 @@ def _always() -> list[Patch]:
         *_of_pathlib(),
         *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
         *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
-        LatePatch(os, "mkdir", _changing((0,), made=0)),
+        LatePatch(os, "mkdir", _making),
     ]
 
 

@@ -45,10 +45,10 @@ _UNKNOWN: Final = object()
 class Disk(Protocol):
     """The files that a replayed program sees."""
 
-    def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
-        """Restore the file at ``path`` to its recorded state; ``first``: when the run began. Return ``False`` if its
-        content was not kept, ``None`` if it differs here and stays so, because the replay would write to the user's
-        file."""
+    def lay(self, path: str, value: Any, *, first: bool, own: bool) -> bool | None:
+        """Restore the file at ``path`` to its recorded state; ``first``: when the run began; ``own``: the
+        replayed program has written it, or made a directory around it. Return ``False`` if its content was not kept, ``None`` if it
+        differs here and stays so, because the replay would write to the user's file."""
         ...
 
 
@@ -58,8 +58,18 @@ class OwnFiles:
 
     def __init__(self) -> None:
         self.paths: Final[set[str]] = set()
+        #: The directories that it has made, outside the working directory: what is in them belongs to the run.
+        self.made: Final[set[str]] = set()
         #: Whether the program has changed a file, outside every step, that it does not delete itself.
         self.lasting = False
+
+    def around(self, path: str) -> str | None:
+        """Return the outermost directory around a path that the program has made."""
+        found = None
+        while self.made and path != (path := os.path.dirname(path)):
+            if path in self.made:
+                found = path
+        return found
 
 
 class LeftStates:
@@ -219,9 +229,11 @@ class ReplayedInputs:
                 if name in self._states.setters:
                     self._states.setters[name](self._value(seq)[0])
                 continue
-            self._own.paths.discard(self._path(name))
+            path = self._path(name)
+            own = path in self._own.paths or self._own.around(path) is not None
+            self._own.paths.discard(path)
             if self._disk is not None:
-                self._lay(name, seq, first=False)
+                self._lay(name, seq, first=False, own=own)
 
     @_reality.off_loop()
     def _path(self, name: str) -> str:
@@ -229,13 +241,13 @@ class ReplayedInputs:
         return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
     @_reality.off_loop()
-    def _lay(self, name: str, seq: int, *, first: bool) -> None:
+    def _lay(self, name: str, seq: int, *, first: bool, own: bool = False) -> None:
         if self._disk is None or any(fnmatchcase(name, pattern) for pattern in self.today.get("file", ())):
             return
         value = self._value(seq)[0]
         content = value.get("content") if type(value) is dict else None
         whole = self._original(seq) if self._holds_placeholder(content) else None
-        found = self._disk.lay(self._path(name), whole or value, first=first)
+        found = self._disk.lay(self._path(name), whole or value, first=first, own=own)
         if found is None:
             self._once("kept", name, self._not_laid, step=seq)
         elif not found:

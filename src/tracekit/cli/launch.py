@@ -1581,14 +1581,17 @@ class _Files:
         if layer.show(self._cwd, then):
             os.chdir(then)
 
-    def lay(self, path: str, value: Any, *, first: bool) -> bool | None:
-        """Restore a file to its recorded state, in the layer; see ``tracekit._runtime.inputs.Disk``."""
+    def lay(self, path: str, value: Any, *, first: bool, own: bool) -> bool | None:
+        """Restore a file to its recorded state, in the layer, or where the program itself writes; see
+        ``tracekit._runtime.inputs.Disk``."""
         if not self._lays or (first and path in self._laid):  # by an earlier run of the program, which changes it again
             return True
         self._laid.add(path)
         if first and value is None:
             self._unborn.add(path)
         with guard.allow(), suppress(OSError):
+            if own:
+                return _lay(path, value)
             if self._layer is None:
                 return True if _is_as_it_was(path, value) else None
             return _lay(path, value) if self._layer.covers(path) else True
