@@ -1,4 +1,4 @@
-"""The effects of open calls: what has happened below a call that may be repeated, and what is in doubt."""
+"""The effects below a call that may be repeated, replaced or undone: which have happened, and which are in doubt."""
 
 from __future__ import annotations
 
