@@ -9,6 +9,7 @@ import email.mime.multipart
 import email.mime.text
 import email.utils
 import functools
+import gc
 import gzip
 import http.cookiejar
 import io
@@ -277,6 +278,27 @@ def test_a_replay_gives_a_library_the_time_it_decided_by(tmp_path: Path) -> None
             )
             <= day
         )
+
+
+def test_what_a_library_reads_during_a_garbage_collection_is_not_in_the_trace(tmp_path: Path) -> None:
+    """It measures how long collections take, as hypothesis does: when one happens is a matter of chance."""
+    read = of_a_library(tmp_path)["to measure"]
+    seen: list[str] = []
+
+    def measure(phase: str, _info: object) -> None:
+        read()
+        seen.append(phase)
+
+    for at in (0, len(gc.callbacks) + 1):
+        gc.callbacks.insert(at, measure)
+        try:
+            with record("job") as run:
+                gc.collect()
+        finally:
+            gc.callbacks.remove(measure)
+        assert {"start", "stop"} <= {*seen}
+        assert '"type":"clock"' not in Path(run.path).read_text()
+        seen.clear()
 
 
 def test_a_library_that_reads_more_or_less_often_is_no_difference(tmp_path: Path) -> None:

@@ -172,19 +172,28 @@ class _Collections:
         return self._here.under_way
 
     def activate(self) -> None:
-        gc.callbacks.append(self._noticed)
+        # What other callbacks do, which run between these two, is a part of the collection.
+        gc.callbacks.insert(0, self._begins)
+        gc.callbacks.append(self._ends)
 
     def deactivate(self) -> None:
-        if self._noticed in gc.callbacks:
-            gc.callbacks.remove(self._noticed)
+        for callback in (self._begins, self._ends):
+            if callback in gc.callbacks:
+                gc.callbacks.remove(callback)
         self._here = _Here()
 
-    def _noticed(self, phase: str, _info: object) -> None:
-        self._here.under_way = phase == "start"
-        if phase == "start" and sys.version_info < (3, 12):
+    def _begins(self, phase: str, _info: object) -> None:
+        if phase != "start":
+            return
+        self._here.under_way = True
+        if sys.version_info < (3, 12):
             # Python 3.11 may collect in the middle of setting a context variable, and crashes if a finalizer sets one,
             # too: the values in use would be freed. They are kept alive until this thread's next collection.
             self._here.context = copy_context()
+
+    def _ends(self, phase: str, _info: object) -> None:
+        if phase == "stop":
+            self._here.under_way = False
 
 
 collecting: Final = _Collections()
