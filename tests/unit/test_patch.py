@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 import types
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tracekit import record
 from tracekit._capture.patch import AttributePatch, LatePatch, Patch, PatchStack, Switch
 
 
@@ -19,6 +21,17 @@ class Base:
 
 class Child(Base):
     pass
+
+
+@pytest.mark.parametrize("name", ["put", "get", "qsize", "_put"])
+def test_what_is_replaced_in_a_class_keeps_its_names(name: str) -> None:
+    """A decorator, a profiler or a log of the program's own sees the names that the method has without a run."""
+    before = vars(queue.Queue)[name]
+    with record("job"):
+        during = vars(queue.Queue)[name]
+        assert during is not before
+        for about in ("__name__", "__qualname__", "__module__", "__doc__"):
+            assert getattr(during, about) == getattr(before, about)
 
 
 def test_an_inherited_method_is_nothing_there() -> None:

@@ -79,7 +79,8 @@ def looking_like(value: Any, found: Any, owner: Any) -> Any:
             builtin = vars(value)["_as_builtin"] = _Builtin(value)
         return builtin
     if type(found) is FunctionType:
-        value.__module__, value.__qualname__, value.__doc__ = found.__module__, found.__qualname__, found.__doc__
+        value.__name__, value.__qualname__ = found.__name__, found.__qualname__
+        value.__module__, value.__doc__ = found.__module__, found.__doc__
     return value
 
 
