@@ -532,7 +532,8 @@ def test_a_shell_that_does_more_than_one_program(command: str, side_effect: str,
     assert [one["meta"]["side_effect"] for one in entries if one["type"] == "process.start"] == [side_effect]
 
 
-def test_a_wrong_class_is_refused() -> None:
+def test_a_command_can_only_have_a_known_class_of_side_effect() -> None:
+    """``instrument(processes=…)`` refuses a class that does not exist at once, and names those that do."""
     with pytest.raises(ValueError, match="is not one of read_only, reversible, irreversible"):
         tracekit.instrument(processes={"git*": "harmless"})
 

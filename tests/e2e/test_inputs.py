@@ -103,8 +103,8 @@ def test_todays_value_where_the_caller_wants_it(place: Place) -> None:
         assert "exact but for 1 input of today" in again.stderr
 
 
-def test_any_value_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is no text, and names that look like the log's own."""
+def test_any_variable_of_the_environment_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that is not valid text, an empty or long one, and variables whose names look like tags of the trace format."""
     strange = {"CITY": os.fsdecode(b"\xff\xfe"), "$t": "opaque", "$ref": "1", "EMPTY": "", "LONG": "x" * 5000}
     for name, value in strange.items():
         monkeypatch.setenv(name, value)

@@ -74,6 +74,7 @@ def test_functions_that_a_pool_calls_as_they_are(tmp_path: Path) -> None:
 
 
 def test_functions_that_a_pool_of_processes_calls_as_they_are(tmp_path: Path) -> None:
+    """A pool of processes that is handed ``random.random`` or ``time.time`` itself gets the recorded values in a replay."""
     place = Place(tmp_path)
     name = place.program(
         """

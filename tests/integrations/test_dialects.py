@@ -221,8 +221,8 @@ def test_messages() -> None:
     assert Messages().finished(stream[-200:])
 
 
-def test_refusing_message() -> None:
-    """A refusal is read as one."""
+def test_a_model_that_refuses_is_recorded_as_refusing() -> None:
+    """A message in which a model refuses is recognised as a refusal."""
     body = {**MESSAGE, "stop_reason": "refusal", "content": [{"type": "text", "text": "I can't."}]}
     assert Messages().read(body).refusal == "I can't."
 

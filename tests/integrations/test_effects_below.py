@@ -129,7 +129,8 @@ def test_a_tool_whose_body_has_posted_is_not_called_again(
 
 @pytest.mark.parametrize("where", ["run", "outside"])
 def test_a_coroutine_whose_body_has_posted_is_not_awaited_again(shop: Shop, tmp_path: Path, where: str) -> None:
-    """The same holds for an asynchronous client in a task of its own."""
+    """A tool with retries is not tried again after its body made an irreversible POST, even by an asynchronous client
+    in a task of its own."""
 
     @traced_tool(side_effect="reversible", max_retries=2)
     async def order() -> None:

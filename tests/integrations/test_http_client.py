@@ -452,8 +452,8 @@ def test_in_a_tool(servers: Servers, instrumented: None) -> None:
     assert servers.plain.hits["/echo"] == 1
 
 
-def test_part_of_another_request(servers: Servers, instrumented: None) -> None:
-    """What a transport above sends by way of this one is one step."""
+def test_a_request_made_by_the_transport_of_another_is_not_counted_twice(servers: Servers, instrumented: None) -> None:
+    """When a transport of httpx sends its requests through urllib3, each request is one step, not two."""
 
     class Transport(httpx.BaseTransport):
         def handle_request(self, request: httpx.Request) -> httpx.Response:

@@ -350,6 +350,8 @@ def test_a_field_can_be_left_out_of_the_comparison() -> None:
 
 
 def test_a_body_that_is_sent_piece_by_piece_is_compared() -> None:
+    """A request body that is produced in pieces is compared with the imported one as a whole: equal is answered, other
+    text diverges."""
     path = imported(interaction("POST", body="one two"), interaction("POST", body="one two"))
 
     def pieces(*texts: bytes) -> Iterator[bytes]:
@@ -569,6 +571,7 @@ def test_nothing_is_left_behind_and_nothing_runs_after_the_end(tmp_path: Path, m
 
 
 def test_live_steps_can_not_be_chosen() -> None:
+    """``replay(live=…)`` is refused where the recording was imported."""
     with pytest.raises(RunStateError, match="imported"), tracekit.replay(imported(interaction()), live={"llm"}):
         pass
 

@@ -313,7 +313,7 @@ def test_a_collector_that_is_away_is_an_error(tmp_path: Path, collector: Collect
 
 
 def test_without_the_sdk_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenTelemetry is an extra."""
+    """Without OpenTelemetry installed, exporting a run fails with an error that names the extra to install."""
     with record("shop", store=tmp_path) as run:
         pay("o-1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
@@ -595,7 +595,7 @@ async def transfer(order: str) -> None:
 
 
 def test_a_time_limit_is_an_error_of_its_span(tmp_path: Path) -> None:
-    """With the exception's type, as it is imported."""
+    """The span of a tool that ran into its time limit has the status ERROR, and the full name of the exception as its error type."""
     with record("shop", store=tmp_path) as run, pytest.raises(StepTimeoutError):
         asyncio.run(transfer("o-17"))
     span = named(spans_of(run, store=tmp_path))["execute_tool transfer"]

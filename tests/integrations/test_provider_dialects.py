@@ -117,8 +117,8 @@ def test_claims(path: str, body: Any, names: list[str]) -> None:
      {"embeddings": 0, "predictions": [1, {"embeddings": 2}], "outputs": [3], "results": 0},
      b"", b"data: [DO", b"{\"event_ty", b"[{", b"\0\0\0\x20\0\0", b"\0\0\0\x10\0\0\0\0abcdefgh", b"\0\0\0\x14\0\0\0\x04abcd\x02xx\x63wxyz"],
 )  # fmt: skip
-def test_never_raises(dialect: Dialect, body: Any) -> None:
-    """What a server should not send is read as nothing."""
+def test_a_malformed_answer_is_read_without_an_error(dialect: Dialect, body: Any) -> None:
+    """A body that no provider should send (cut off, damaged, of another kind) is read as having nothing in it."""
     assert isinstance(dialect.read(body), Reading)
     if isinstance(body, bytes):
         assert dialect.stream([body]) == {}

@@ -36,8 +36,8 @@ def around(content: bytes, *, text: bool = True) -> bytes:
 
 
 @given(st.binary())
-def test_bytes(content: bytes) -> None:
-    """Any bytes come back."""
+def test_a_body_of_any_bytes_comes_back(content: bytes) -> None:
+    """Whatever bytes a body consists of, the log gives the same bytes back, whether or not it is said to be text."""
     assert around(content) == content
     assert around(content, text=False) == content
 

@@ -457,8 +457,8 @@ def test_what_a_tools_body_may_spend() -> None:
     assert len(calls) == 5
 
 
-def test_outside_a_run_and_in_a_replay_nothing_is_counted() -> None:
-    """There is nobody to limit."""
+def test_outside_a_run_a_budget_limits_nothing() -> None:
+    """Without a run, a budget of no tool calls stops none: only a run has something to count."""
     with limit(Budget(tool_calls=0)):
         look(1)
     assert calls == [1]

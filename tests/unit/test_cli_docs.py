@@ -62,14 +62,14 @@ def test_an_error_by_its_code(topic: str) -> None:
 
 
 def test_a_section_of_a_page() -> None:
-    """What is below its heading, up to the next one of that level."""
+    """``tracekit docs PAGE#SECTION`` shows what stands below that heading, up to the next one of its level."""
     shown = docs("recovery#what-is-in-doubt").stdout
     assert re.match("##+ What is in doubt\n", shown, re.IGNORECASE)
     assert "recovery.in_doubt()" in shown
 
 
 def test_a_public_name() -> None:
-    """Its signature and its docstring."""
+    """``tracekit docs NAME`` shows the signature and the docstring of a public name."""
     shown = docs("tracekit.record").stdout
     assert "tracekit.record(name:" in shown
     assert "durability" in shown

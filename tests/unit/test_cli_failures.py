@@ -367,7 +367,7 @@ def test_a_request_that_no_agent_takes_is_a_failure() -> None:
 
 
 def test_the_store_is_named(tmp_path: Path) -> None:
-    """--store and store= look elsewhere."""
+    """``tracekit failures --store`` and ``recorded_failures(store=…)`` list the failures of that store, and not of the usual one."""
     with pytest.raises(TimeoutError), record(store=tmp_path / "other"):
         search("slow")
     (tmp_path / ".tracekit").mkdir()

@@ -318,7 +318,7 @@ def test_short_version() -> None:
 
 
 def test_every_command_is_in_one_section_of_the_help() -> None:
-    """By what it is for."""
+    """``tracekit --help`` lists each command in exactly one section, by what it is for."""
     listed = [
         line.split()[0] for line in call("--help").stdout.splitlines() if line.startswith("  ") and line[2] != " "
     ]

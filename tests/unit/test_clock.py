@@ -195,7 +195,7 @@ def test_the_loops_clock_is_a_read_when_user_code_asks() -> None:
 
 
 def test_uvloops_clock_too() -> None:
-    """The same on uvloop, whose loop is C."""
+    """The time of an event loop of uvloop, which is written in C, is recorded and replayed as that of asyncio's own loop is."""
     import uvloop
 
     async def ask() -> float:

@@ -364,7 +364,7 @@ def test_a_failed_attempt_is_undone_before_the_next(tmp_path: Path) -> None:
 
 
 def test_coroutines_are_undone_before_the_next_attempt(tmp_path: Path) -> None:
-    """The same for coroutines."""
+    """An attempt of an asynchronous tool that timed out is undone before the next attempt begins."""
     effects = Effects(tmp_path)
 
     async def undo(x: int) -> None:

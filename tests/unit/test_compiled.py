@@ -316,7 +316,8 @@ def test_noted(value: Any) -> None:
     ids=lambda value: f"{type(value).__name__} {str(value)[:30]!a}",
 )
 def test_noted_at_its_limits(value: Any) -> None:
-    """What is refused, and the last thing that is not, at every limit."""
+    """At each limit of what is recorded directly, the last value that is accepted and the first that is not are the
+    same in C and in Python."""
     both_noted(value)
 
 
@@ -368,7 +369,7 @@ def test_line_of_each_length(length: int) -> None:
 
 
 def test_line_refuses() -> None:
-    """What is no line's part is a mistake of the caller's, and never a line."""
+    """The compiled writer of log lines raises an error for arguments of a wrong type or size, and never writes a line of them."""
     good = (b"a" * 64, 1, b"m", 2, 3, 4, b"t")
     assert compiled.line(*good)
     for at, wrong in (
@@ -911,7 +912,7 @@ def test_grouped(reads: list[Any]) -> None:
 
 
 def test_grouped_refuses() -> None:
-    """What is no read is a mistake, and what the encoder raises comes out."""
+    """The compiled grouping of clock reads refuses what is not a read, and passes on what the encoder raises."""
 
     def fails(values: list[Any]) -> bytes:
         raise Gone
@@ -973,7 +974,7 @@ def test_owner(form: Any) -> None:
 
 @pytest.mark.parametrize("form", ["C", "Python"])
 def test_owner_where_asyncio_is_not_imported(form: str) -> None:
-    """To ask who runs imports nothing."""
+    """To find out which task or thread runs does not import asyncio."""
     code = "import sys; from tracekit._native import owner, FORM; print(FORM, owner() > 0, 'asyncio' in sys.modules)"
     variables = {**os.environ, "TRACEKIT_PURE": str(int(form == "Python"))}
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)

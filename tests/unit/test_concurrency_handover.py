@@ -102,7 +102,7 @@ def test_a_deadline_on_a_threaded_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue])
 def test_workers_that_share_a_queue(tmp_path: Path, kind: Any) -> None:
-    """Each worker takes the items that it took."""
+    """In a replay, each of several threads that read one queue takes the same items as in the recording."""
 
     def program() -> Any:
         items: Any = kind()

@@ -130,7 +130,7 @@ def test_a_message_that_differs_is_shown_where_it_comes_first() -> None:
 
 
 def test_a_step_that_was_made_at_another_place_has_moved() -> None:
-    """It is neither more nor fewer."""
+    """``tracekit diff`` reports a step that comes earlier or later in the other run as moved, not as one removed and one added."""
     run("one", lambda: look("a"), lambda: pay(1), lambda: pay(2))
     run("two", lambda: pay(1), lambda: pay(2), lambda: look("a"))
     assert [(one["change"], one["name"]) for one in changes("one", "two")] == [("moved", "look")]

@@ -166,7 +166,7 @@ def test_a_difference_that_looks_like_a_clock_or_an_id_gets_a_hint(one: Any, oth
 
 
 def test_an_ordinary_difference_gets_no_hint() -> None:
-    """Words and small numbers are no clock."""
+    """Words and small numbers that differ are not taken for clock reads or random numbers, so no hint speaks of those."""
     for one, other in (("red", "blue"), (1, 2), ([1], [2]), (True, False)):
         assert not looks_like_a_read(differences({"a": one}, {"a": other}))
 

@@ -183,8 +183,8 @@ def test_models_of_the_history_have_their_price() -> None:
 
 
 @pytest.mark.parametrize("subject", [None, {}, {"payload": {}}, {"intent": 3}, 5])
-def test_nothing_to_go_by(subject: Any) -> None:
-    """Neither plan nor intent nor name: said, not guessed."""
+def test_an_estimate_without_a_plan_an_intent_or_a_name_is_an_error(subject: Any) -> None:
+    """Where nothing says what would be done, the estimate is refused rather than guessed."""
     with pytest.raises(RunStateError):
         estimate(subject)
 

@@ -124,7 +124,8 @@ def test_threads_share_one_call(ledger: Ledger) -> None:
 
 
 def test_tasks_share_one_call(ledger: Ledger) -> None:
-    """The same for tasks of one event loop, which goes on meanwhile."""
+    """Tasks that make the same exactly-once call at the same time get the result of one call, and the event loop is not
+    blocked meanwhile."""
 
     async def slow(given: Any) -> Any:
         await asyncio.sleep(0.01)
@@ -199,7 +200,7 @@ def test_the_decorator_keeps_its_promise(ledger: Ledger) -> None:
 
 
 def test_the_second_caller_waits_for_the_first_in_the_order_of_the_recording(ledger: Ledger) -> None:
-    """Who came first to what the duplicates wait for is the same in a replay."""
+    """Which of several equal exactly-once calls came first, and was made, is the same in a replay."""
     order: list[int] = []
 
     async def slow(given: Any) -> Any:
@@ -380,7 +381,8 @@ def test_a_call_inside_itself_is_refused_at_once(ledger: Ledger) -> None:
 
 
 def test_a_thread_of_the_call_is_its_own_code(ledger: Ledger) -> None:
-    """The same where the body calls by way of a thread, and of another tool."""
+    """An exactly-once call that makes itself again, through another tool and a thread, is refused instead of waiting
+    for itself for ever."""
 
     @traced_tool(side_effect="read_only")
     def between(given: Any) -> Any:
@@ -640,7 +642,7 @@ def test_another_run_is_given_the_result(ledger: Ledger) -> None:
 
 
 def test_another_run_is_given_the_failure(ledger: Ledger) -> None:
-    """What failed in one run has failed for all of them."""
+    """A call whose key has failed in one run is not made again by another: it gets the same failure."""
 
     def fails(given: Any) -> None:
         ledger.pay(given)

@@ -92,7 +92,7 @@ def test_a_call_is_made_once_and_answered_from_then_on() -> None:
 
 
 def test_a_call_that_is_awaited() -> None:
-    """The same of a coroutine, and the event loop runs meanwhile as it did."""
+    """``perform_async()`` records a coroutine as one step and replays its answer, while other tasks of the event loop run as before."""
     made = []
 
     async def search(words: str) -> str:

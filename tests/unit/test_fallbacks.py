@@ -287,7 +287,7 @@ def test_a_tool_as_written_by_another_decorator_is_known(tmp_path: Path) -> None
 
 
 def test_a_replay_that_falls_back_otherwise_diverges(tmp_path: Path) -> None:
-    """Which tool stands in is compared."""
+    """A replay in which another tool stands in for a failed one than in the recording is a divergence, and calls nothing."""
     effects = Effects(tmp_path)
 
     def declared(other: Callable[..., Any]) -> Any:

@@ -257,8 +257,8 @@ def test_user_patterns(pattern: str | re.Pattern[str]) -> None:
     assert redactor.redact_text(text)[0] == text
 
 
-def test_user_pattern_across_chunks() -> None:
-    """What a user's pattern matches does not land whole when it is split."""
+def test_a_match_of_the_users_pattern_that_is_cut_in_two_is_redacted() -> None:
+    """A text that matches a pattern of the user is not written whole when a stream delivers it in two pieces, wherever it is cut."""
     for index in range(1, 12):
         stream = Redactor([r"\d{4}-\d{4}"]).stream()
         text = "a 1234-5678 b"
@@ -468,8 +468,8 @@ def test_a_token_is_seen_by_its_length(form: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["m3N4o5P6q7R8s9T0", ["not this", "m3N4o5P6q7R8s9T0"], b"m3N4o5P6q7R8s9T0"])
-def test_a_field_token(value: object) -> None:
-    """The same in a field: a text, one of a list, bytes."""
+def test_a_field_named_token_is_redacted(value: object) -> None:
+    """The value of a field named ``token`` is replaced, be it a text, one of a list of texts, or bytes."""
     tree = to_json({"token": value, "page": 3})
     assert Redactor().suspicious(orjson.dumps(tree))
     assert "m3N4o5P6q7R8s9T0" not in str(Redactor().redact(tree)[0])
@@ -581,7 +581,7 @@ def test_one_pattern_by_itself() -> None:
 
 @pytest.mark.parametrize("pattern", ["(", re.compile(b"x"), 5])
 def test_no_pattern(pattern: Any) -> None:
-    """What is not a regular expression for texts is refused by name."""
+    """A redaction pattern that is not a regular expression for texts is refused, and the error names it."""
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         Redactor([pattern])
 

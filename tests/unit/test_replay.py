@@ -225,7 +225,7 @@ def outer(n: int) -> int:
 
 
 def test_a_stubbed_tool_takes_its_subtree_with_it() -> None:
-    """What a tool called, read and drew inside is skipped with it, and counted."""
+    """What a recorded tool called, read and drew inside its body is skipped with it in a replay, and counted as skipped."""
 
     def program() -> list[Any]:
         return [outer(1), other(2), random.random()]

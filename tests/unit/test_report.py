@@ -145,7 +145,7 @@ def test_a_page_has_every_step_and_needs_nothing_but_itself(tmp_path: Path) -> N
 
 
 def test_numbers_stay_what_they_were(tmp_path: Path) -> None:
-    """What JavaScript would make another number of, is put as its digits."""
+    """A number that JavaScript could not hold exactly is in the page of the report with all its digits."""
 
     @traced_tool(side_effect="read_only")
     def numbers() -> list[Any]:
@@ -231,7 +231,7 @@ def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
 
 
 def test_secrets_stay_placeholders(tmp_path: Path) -> None:
-    """What the trace has not, the page has not."""
+    """The HTML report shows a redacted value as its placeholder: the secret is not in the trace, so it cannot be in the page."""
     key = "sk-proj-" + "a1B2c3D4" * 5
     with record("secret", store=tmp_path) as run:
         look_up(key)

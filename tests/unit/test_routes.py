@@ -146,8 +146,8 @@ def test_told(url: str, told: str) -> None:
     assert routes.shown(url) == told
 
 
-def test_relative_location() -> None:
-    """A relative redirect keeps its form."""
+def test_a_relative_redirect_is_shown_as_it_is() -> None:
+    """The target of a redirect without a host is shown as it was sent, and gets none."""
     assert routes.shown("/next?token=1") == "/next?token=1"
 
 
@@ -214,7 +214,7 @@ def test_dialects_are_made_when_a_request_is_looked_at() -> None:
     assert made == [1]
 
 
-def test_endpoints_of_a_host() -> None:
-    """What a service's endpoints do holds for whoever sends the request."""
+def test_an_endpoint_that_only_reads_does_so_at_its_own_host() -> None:
+    """A POST that only reads at its provider's host is read-only whichever client sends it, and irreversible at any other host."""
     assert route("POST", "https://api.cohere.com/v1/tokenize", b"python-httpx/0.28").side_effect == "read_only"
     assert route("POST", "https://other.example.com/v1/tokenize", b"python-httpx/0.28").side_effect == "irreversible"

@@ -53,7 +53,7 @@ def test_a_lone_thread_is_never_held() -> None:
 
 
 def test_skipped_events_are_not_waited_for() -> None:
-    """What lies inside a stubbed step counts as past."""
+    """A replay does not wait for events inside a recorded tool, whose body does not run: they count as past."""
     order = schedule(2, 3, 4, 7)
     order.skip(3)
     order.skip(4)

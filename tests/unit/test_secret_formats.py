@@ -684,5 +684,5 @@ def test_a_sample_of_all_places(seed: int) -> None:
 @pytest.mark.secrets_full
 @pytest.mark.parametrize("seed", range(3))
 def test_all_places(seed: int) -> None:
-    """The same with every kind in every place."""
+    """A secret of every kind is found in every place where one can stand."""
     check(COMBINATIONS, seed)

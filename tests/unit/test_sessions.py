@@ -646,7 +646,7 @@ def test_an_agent_with_another_identity_is_a_divergence(now: Any) -> None:
 
 
 def test_a_step_of_another_agent_is_a_divergence() -> None:
-    """Who acts is compared with each step."""
+    """The same call made by another agent than in the recording fails the replay."""
 
     def program(name: str) -> None:
         with agent("a"), agent("b"):

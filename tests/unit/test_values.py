@@ -278,7 +278,7 @@ def test_a_class_made_while_the_program_ran_that_a_field_names() -> None:
     ],
 )
 def test_a_named_tuple_made_while_the_program_ran_comes_back(make: Callable[[], Any]) -> None:
-    """Of a class with the same fields."""
+    """A tool's named tuple whose class was made inside a function comes back as an equal one, of a class with the same fields."""
 
     @traced_tool(side_effect="read_only")
     def rows() -> list[Any]:
