@@ -481,5 +481,5 @@ def test_prices_that_can_not_be_imported_change_nothing(place: Place) -> None:
         recorded = place.cli("run", script, provider.url)
     replayed = exactly(place, recorded)
     assert "the recorded run took 1 model call" in replayed.stderr
-    assert "no price known for gpt-4o" in replayed.stderr
+    assert " tokens; cost not known: no price known for gpt-4o" in replayed.stderr
     assert replayed.stderr.rstrip().endswith("the program's status is 0")

@@ -120,7 +120,11 @@ class Steps:
             hint = f"stop at step {around.place}"
         else:
             there = 1 <= number <= file.found.count
-            kind = f"is a {file.trace.entry(number)['type']}" if there else f"is past the last one, {file.found.count}"
+            kind = (
+                f"is of type {file.trace.entry(number)['type']}"
+                if there
+                else f"is past the last one, {file.found.count}"
+            )
             what = f"no step begins there: entry {place} {kind}"
             if begun is None and known is not None and known.place in self._at:
                 what, hint = f"{what}, which belongs to step {known.place}", f"stop at step {known.place}"

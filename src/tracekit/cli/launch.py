@@ -1484,9 +1484,9 @@ def _usage_text(recorded: Mapping[str, Any]) -> str:
         counts.append(f"{recorded['unreported']} of them without saying how many tokens")
     if recorded["cost_usd"] is not None:
         counts.append(f"${recorded['cost_usd']:.6f}")
-    elif recorded["unpriced"]:
-        counts.append(why_unpriced(recorded["unpriced"]))
-    return ", ".join(counts)
+    unpriced = recorded["cost_usd"] is None and recorded["unpriced"]
+    cost = f"; cost not known: {why_unpriced(recorded['unpriced'])}" if unpriced else ""
+    return ", ".join(counts) + cost
 
 
 def reached(options: Mapping[str, Any]) -> list[str]:
