@@ -530,17 +530,19 @@ def test_directories_that_a_program_makes(place: Place) -> None:
 
 
 def test_a_directory_that_a_program_makes_without_a_layer(place: Place) -> None:
-    """A block that is replayed reads there what a process had written, although the process does not run."""
+    """A block that is replayed finds there what a process had left, although the process does not run."""
     block = """
 import tempfile
 from tracekit import replay
 with {block}, tempfile.TemporaryDirectory() as directory:
-    subprocess.run([sys.executable, "-c", "open('out', 'w').write('by a process')"], check=True, cwd=directory)
-    print(look([sorted(os.listdir(directory)), Path(directory, "out").read_text()]))
+    Path(directory, "own").write_text("1")
+    subprocess.run("cat own > out; echo 2 > own", shell=True, check=True, cwd=directory)
+    print(look([os.path.getsize(os.path.join(directory, "out")), sorted(os.listdir(directory))]))
+    print(look([Path(directory, name).read_text() for name in ("own", "out")]))
 """
     place.program(BEGIN + block.format(block="record('r')"))
     done = place.python("agent.py")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stdout.splitlines()[1]) == (0, r"['2\n', '1']"), done.stderr
     again = place.program(BEGIN + block.format(block=f"replay({place.run!r})"), "again.py")
     replayed = place.python(again)
     assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr

@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, ItemsView, Iterable, Iterator
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial, wraps
@@ -32,7 +32,7 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
-from .guard import Attempt, cross, read_from, temporary_directories
+from .guard import Attempt, allow, cross, read_from, temporary_directories
 from .in_place import CodeExchange
 from .patch import AttributePatch, LatePatch, Patch, Switch, loaded
 from .plugins import PLACEHOLDER
@@ -1235,6 +1235,74 @@ class _Buffer(_Stdin):
         data = self.read1(memoryview(into).nbytes)
         memoryview(into).cast("B")[: len(data)] = data
         return len(data)
+
+
+# -- restoring files ---------------------------------------------------------------------------------------------------
+#
+# A replay executes no steps: it brings files to the state in which a step had left them.
+
+
+class OwnDisk:
+    """The files of a replay without a scratch layer: they are restored only where the program itself writes."""
+
+    def lay(self, path: str, value: Any, *, first: bool, own: bool) -> bool | None:
+        """See ``tracekit._runtime.inputs.Disk``."""
+        if own:
+            with allow(), _no_part_of_the_run(), suppress(OSError):
+                restore(path, value)
+        return True
+
+
+def restore(path: str, value: Any) -> bool:
+    """Bring one file to its recorded state; return whether that was possible."""
+    if is_as_it_was(path, value):
+        return True
+    content = value.get("content") if isinstance(value, Mapping) else None
+    if value is not None and not isinstance(content, str | bytes) and not ("directory" in value or "link" in value):
+        return False
+    in_place = isinstance(content, str | bytes) and os.path.isfile(path) and not os.path.islink(path)
+    if not in_place:  # a file that the program has open must stay the same file
+        remove(path)
+    if value is None:
+        return True
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if "directory" in value:
+        os.mkdir(path)
+    elif "link" in value:
+        os.symlink(value["link"], path)
+    else:
+        with open(path, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else bytes(content or b""))
+    return True
+
+
+def remove(path: str) -> None:
+    """Remove a file, or a directory with all that is in it."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def is_as_it_was(path: str, value: Any) -> bool:
+    """Return whether a file is in its recorded state."""
+    if value is None:
+        return not os.path.lexists(path)
+    if not isinstance(value, Mapping):
+        return False
+    try:
+        if "link" in value or os.path.islink(path):
+            return os.readlink(path) == value.get("link")
+        if "directory" in value or os.path.isdir(path):
+            return "directory" in value and os.path.isdir(path)
+        if os.path.getsize(path) != value.get("size"):
+            return False
+        with open(path, "rb") as file:
+            return value.get("sampled") is True or sha256(file.read()).hexdigest() == value.get("sha256")
+    except OSError:
+        return False
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------

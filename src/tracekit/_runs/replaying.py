@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .. import _reality
-from .._capture import callers, handed, instrumentation, plugins, processes, randomness, stdio, world
+from .._capture import callers, handed, inputs, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import meta_of
@@ -207,6 +207,8 @@ class ReplayBlock(Block["ReplayBlock"]):
             self._partial = branch(session, _branches(options), Live(options["live"]), self.input, self.live_from)
         if self.disk is not None:
             session.inputs.lay(self.disk)
+        elif not options["dry_run"]:
+            session.inputs.lay(inputs.OwnDisk())
         if self.called_from is not None:  # otherwise the caller handles the end of the process
             taken.callback(on_process_end(self._cut_off))
         # A process that joins has been given the credentials of the whole run.

@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from hashlib import sha256
 from itertools import pairwise
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeGuard
@@ -1563,7 +1562,7 @@ class _Files:
                 if found.may_hide(path):
                     self._unborn.add(path)
                     with suppress(OSError):
-                        _remove(path)
+                        inputs.remove(path)
             return
         self._why_not = found
         if self._kept_in is not None:
@@ -1591,10 +1590,10 @@ class _Files:
             self._unborn.add(path)
         with guard.allow(), suppress(OSError):
             if own:
-                return _lay(path, value)
+                return inputs.restore(path, value)
             if self._layer is None:
-                return True if _is_as_it_was(path, value) else None
-            return _lay(path, value) if self._layer.covers(path) else True
+                return True if inputs.is_as_it_was(path, value) else None
+            return inputs.restore(path, value) if self._layer.covers(path) else True
         return True
 
     @property
@@ -1671,56 +1670,6 @@ def _temporary_files_left_by(trace: str) -> list[str]:
             entries = os.listdir(directory)
             found += (os.path.join(directory, one) for one in entries if any(name in one for name in names))
     return found
-
-
-def _lay(path: str, value: Any) -> bool:
-    """Restore one file; return whether that was possible."""
-    if _is_as_it_was(path, value):
-        return True
-    content = value.get("content") if isinstance(value, Mapping) else None
-    if value is not None and not isinstance(content, str | bytes) and not ("directory" in value or "link" in value):
-        return False
-    in_place = isinstance(content, str | bytes) and os.path.isfile(path) and not os.path.islink(path)
-    if not in_place:  # a file that the program has open must stay the same file
-        _remove(path)
-    if value is None:
-        return True
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if "directory" in value:
-        os.mkdir(path)
-    elif "link" in value:
-        os.symlink(value["link"], path)
-    else:
-        with open(path, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else bytes(content or b""))
-    return True
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        import shutil
-
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.remove(path)
-
-
-def _is_as_it_was(path: str, value: Any) -> bool:
-    if value is None:
-        return not os.path.lexists(path)
-    if not isinstance(value, Mapping):
-        return False
-    try:
-        if "link" in value or os.path.islink(path):
-            return os.readlink(path) == value.get("link")
-        if "directory" in value or os.path.isdir(path):
-            return "directory" in value and os.path.isdir(path)
-        if os.path.getsize(path) != value.get("size"):
-            return False
-        with open(path, "rb") as file:
-            return value.get("sampled") is True or sha256(file.read()).hexdigest() == value.get("sha256")
-    except OSError:
-        return False
 
 
 def _ran_under_run(path: str) -> bool:
