@@ -163,8 +163,8 @@ def main():
 
 
 def test_processes_that_share_a_queue(family: Family) -> None:
-    """Which of them got which item is a matter of chance that no trace has: the recording says so, and so does the
-    verdict. A queue that one process alone reads is not mentioned."""
+    """Which of them got which item is a matter of chance that no trace has: the recording says so, and so do the
+    verdict and ``tracekit doctor``. A queue that one process alone reads is not mentioned."""
     family.program(QUEUES)
     told = family.record().stderr
     assert told.count("taking items from the queue with pipe ") == 1, told
@@ -173,6 +173,10 @@ def test_processes_that_share_a_queue(family: Family) -> None:
         "can_be_replayed"
     ]
     assert (why["answer"], [one["code"] for one in why["reasons"]]) == (None, ["uncaptured"])
+    found = json.loads(family.python("-m", "tracekit", "doctor", "--run", family.run_id, "--json").stdout)["findings"]
+    (queue,) = [one for one in found if one["code"] == "queue"]
+    assert "a queue of its own" in queue["mend"]
+    assert f"{queue['file']}:{queue['line']}" == why["reasons"][0]["where"]
 
 
 KILLED_EARLY = """

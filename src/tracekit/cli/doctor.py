@@ -97,6 +97,7 @@ _CROSSED: Final = {
     "listen": "open the server outside the run, and record each request that it serves with a record() of its own",
     "lookup": f"look it up {_IN_A_TOOL}",
     "native": f"call it {_IN_A_TOOL}",
+    "queue": "give each process a queue of its own, or use a pool: which process gets which item is a matter of chance",
     "process": f"start it with subprocess while the run is open, or {_IN_A_TOOL}",
     "send": f"open the connection inside the run, with a client that is captured, or send {_IN_A_TOOL}",
     "stdin": f"read it with input() or through sys.stdin, which are captured, or {_IN_A_TOOL}",
@@ -152,6 +153,9 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
             where, mend = places.get(step.place), _of_process(step)
             yield Finding("undeclared", text, where, mend, view.run_id, step.place, f"{step.name}: {mend}")
     for reason in view.verdict.can_be_replayed.reasons:
+        if reason.facts.get("kind") == "queue":  # known only from all processes together
+            yield Finding("queue", reason.text, reason.facts["where"], _CROSSED["queue"], view.run_id)
+            continue
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
             continue
         mend = _REASONS.get(reason.code, _OTHERWISE)
