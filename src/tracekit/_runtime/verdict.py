@@ -500,7 +500,7 @@ def _uncaptured(crossed: _Crossed, queues: Sequence[Crossing]) -> Iterator[tuple
             says = None if crossing.kind == "listen" else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
     for crossing in queues:
-        text = f"which process got which item by {crossing.text} was not captured"
+        text = f"{crossing.text}: which process got which item was not captured"
         yield None, Reason("uncaptured", text, {"kind": crossing.kind, "where": crossing.where})
 
 
