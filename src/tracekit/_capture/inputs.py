@@ -743,6 +743,7 @@ def about_to_start(scope: Scope, step: int, directory: Any) -> None:
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         files, own = scope.session.state.extras.of(_Files), scope.session.state.extras.of(OwnFiles)
         root = os.path.realpath(_getcwd() if directory is None else directory)
+        own.made.difference_update([one for one in own.made if not os.path.isdir(one)])  # removed since
         roots = {one for one in own.made if own.around(one) is None}
         if files.named(root)[1]:
             roots.add(files.directory)
