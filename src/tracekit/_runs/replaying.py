@@ -18,7 +18,7 @@ from .. import _reality
 from .._capture import callers, handed, inputs, instrumentation, plugins, processes, randomness, stdio, world
 from .._capture import guard as guards
 from .._capture.guard import Attempt
-from .._journal.entry import meta_of
+from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, file_beside, is_segment, segment_of
 from .._runtime.callsite import caller, not_made, raised_at, say, warn_of_replay
 from .._runtime.inputs import Disk
@@ -236,6 +236,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if options["guard"] == "process":
             process.refuse_outside(self._outside)
             taken.callback(process.allow_outside, self._outside)
+        session.schedule.cut_off = session.trace.last["type"] not in ENDS
         self._scope_in(self._seen, session.trace.first.get("agent_id"))
         taken.callback(self._scope_out)
         session.schedule.begin()

@@ -159,6 +159,8 @@ class Schedule:
         self.over = False
         #: Whether waits for things that were never recorded end at once.
         self._released = False
+        #: Whether the recording has no end: its process died, perhaps in a wait that does not end here either.
+        self.cut_off = False
         self.threads: Final = ThreadMonitor(self._observe, failure, hooked=hooked)
         self._lock: Final = self.threads.lock
         self._asked: dict[int, Ticket] = {}
@@ -764,7 +766,7 @@ class Schedule:
                     due = self._take(choice)
                 waits = left or drained is not None or (due is None and self._first() is not None)
                 # If nothing waits for us, all may be asleep in native code, which may or may not end.
-                asleep = quiet and not self._released and self._ahead() is not None
+                asleep = quiet and not self._released and (self.cut_off or self._ahead() is not None)
                 if not (quiet and (waits or (asleep and self.threads.closed_off and self.alone()))):
                     self._still_since = 0
                 elif not self._still_since:
