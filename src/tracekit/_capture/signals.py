@@ -25,7 +25,7 @@ from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_
 from .._sources import is_tracekit
 from ..errors import ReplayError
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
-from .leftovers import LeftHandler, WrappedHandler
+from .leftovers import LeftHandler, WrappedHandler, collecting
 from .patch import AttributePatch, Patch, Switch
 from .timers import scope_of_timers
 
@@ -132,7 +132,8 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
     threads = None if scope is None else scope.session.threads
     ended = scope is not None and scope.session.state.ended
     at_work = threads is None and not ended and number not in _sending and is_at_work(frame, scope)
-    if at_work and at_next(frame, partial(_called_later, number, handler)):
+    # Whatever a finalizer raises, the interpreter drops.
+    if at_work and at_next(frame, partial(_called_later, number, handler), unless=collecting.here):
         return None
     if scope is None or ended:
         return handler(number, frame)

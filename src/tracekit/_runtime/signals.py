@@ -259,12 +259,12 @@ class FrameWatch:
         self._marked.clear()
 
 
-def at_next(frame: FrameType | None, act: Callable[[FrameType], object]) -> bool:
-    """Call ``act`` as soon as tracekit has finished its work and the program's code goes on; return whether that is
-    possible."""
+def at_next(frame: FrameType | None, act: Callable[[FrameType], object], unless: Callable[[], bool]) -> bool:
+    """Call ``act`` as soon as tracekit has finished its work and the program's code goes on, ``unless`` that is so where
+    an exception would be lost; return whether that is possible."""
     if _outside(frame) is None:
         return False
-    watch = FrameWatch(lambda found: not is_at_work(found, current.get()), act, lambda found: True)
+    watch = FrameWatch(lambda found: not (is_at_work(found, current.get()) or unless()), act, lambda found: True)
     return watch.begin(frame, precisely=True)
 
 
