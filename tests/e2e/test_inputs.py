@@ -794,6 +794,7 @@ def ask():
 child, ours = pty.fork()
 if not child:
     ask()
+    sys.stdout.flush()
     os._exit(0)
 said = b""
 while b"assword" not in said:

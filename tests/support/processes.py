@@ -25,6 +25,7 @@ import hashlib
 import importlib
 import importlib.machinery
 import inspect
+import io
 import linecache
 import locale
 import marshal
@@ -434,6 +435,16 @@ class _Joining:
         join()
 
 
+def _unbuffered(stream: Any) -> io.TextIOWrapper:
+    """The stream as ``python -u`` makes it."""
+    stream.flush()
+    raw = io.FileIO(stream.fileno(), "w", closefd=False)
+    raw.name = stream.name
+    made = io.TextIOWrapper(raw, stream.encoding, stream.errors, "\n", write_through=True)
+    made.mode = "w"  # type: ignore[misc]
+    return made
+
+
 def _run(arguments: list[str]) -> None:
     main = sys.modules["__main__"]
     if arguments[0] == "-W":
@@ -441,8 +452,10 @@ def _run(arguments: list[str]) -> None:
         warnings._processoptions([arguments[1]])  # type: ignore[attr-defined]  # what the interpreter does with it
         arguments = arguments[2:]
     elif arguments[0] == "-u":
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
+        sys.stdout, sys.stderr = map(_unbuffered, (sys.stdout, sys.stderr))
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+        library = ctypes.CDLL(None)
+        library.setvbuf(ctypes.c_void_p.in_dll(library, "stdout"), None, 2, 0)  # _IONBF
         arguments = arguments[1:]
     if arguments[0] == "-m":
         sys.argv = ["-m", *arguments[2:]]

@@ -41,6 +41,26 @@ class StubProvider(ThreadingHTTPServer):
         #: What the model of a chat says to a request, where that matters: a text, or tool calls as ``{name: arguments}``.
         self.says: Callable[[dict[str, Any]], str | dict[str, Any] | None] | None = None
         self._shufflers: dict[int, Shuffler] = {}
+        self._connections = 0
+        self._left = threading.Condition()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._left:
+            self._connections += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._left:
+                self._connections -= 1
+                self._left.notify_all()
+
+    def settle(self) -> None:
+        """Wait until nothing is sent any more, to clients that did not read an answer either: all have gone."""
+        with self._left:
+            assert self._left.wait_for(lambda: not self._connections, 30)
 
     @property
     def url(self) -> str:
