@@ -27,6 +27,8 @@ class Rounds:
         self._waiting: list[asyncio.StreamWriter] = []
         self._open: list[asyncio.StreamWriter] = []
         self._started = threading.Event()
+        #: That a round has been sent, to those that had left before its end, too.
+        self.sent = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
 
     def __enter__(self) -> Rounds:
@@ -64,6 +66,7 @@ class Rounds:
                         with suppress(ConnectionError):
                             one.write(data)
                             await one.drain()
+                self.sent.set()
 
 
 @pytest.fixture
@@ -99,6 +102,8 @@ def test_the_ends_of_streams_side_by_side(server: Rounds, library: Any, leaves: 
     for _ in range(5):  # which of them ends first is chance
         with tracekit.record("streams") as run:
             recorded = asyncio.run(program())
+        assert server.sent.wait(30)  # the guard of the replay is the whole process's
+        server.sent.clear()
         with tracekit.replay(run.id) as session:
             assert asyncio.run(program()) == recorded
         assert session.report.exact
