@@ -41,26 +41,6 @@ class StubProvider(ThreadingHTTPServer):
         #: What the model of a chat says to a request, where that matters: a text, or tool calls as ``{name: arguments}``.
         self.says: Callable[[dict[str, Any]], str | dict[str, Any] | None] | None = None
         self._shufflers: dict[int, Shuffler] = {}
-        self._connections = 0
-        self._left = threading.Condition()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._left:
-            self._connections += 1
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._left:
-                self._connections -= 1
-                self._left.notify_all()
-
-    def settle(self) -> None:
-        """Wait until nothing is sent any more, to clients that did not read an answer either: all have gone."""
-        with self._left:
-            assert self._left.wait_for(lambda: not self._connections, 30)
 
     @property
     def url(self) -> str:
@@ -121,6 +101,9 @@ def words() -> str:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+    #: An answer is sent at once: a client that leaves its body unread leaves nothing to be sent, which the guard of a replay
+    #: that begins then, in this process, would refuse.
+    wbufsize = -1
     server: StubProvider
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -378,6 +361,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
         if count:
+            self.wfile.flush()
             self.server.shuffler(int(count)).passed()
 
     def _stream(self, events: list[str]) -> None:
@@ -392,10 +376,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("content-encoding", "gzip")
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
+        self.wfile.flush()
         if zipped:
             pieces = [gzip.compress(b"".join(pieces))]
         for data in pieces[: len(pieces) // 2] if self.cut else pieces:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.wfile.flush()
         if self.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
