@@ -712,7 +712,7 @@ def test_a_file_that_a_library_opens(place: Place) -> None:
 )
 def test_what_the_standard_library_reads_for_a_program(place: Place, read: str) -> None:
     """A file that a function of the standard library copies or compares is an input: the program gets what was recorded,
-    and is told that it has another content now."""
+    and the replay reports that it has another content now."""
     place.program(BEGIN + f"import filecmp, shutil\nprint(look({read}))\n")
     for name in ("it", "same"):
         (place.directory / name).write_text("as it was")

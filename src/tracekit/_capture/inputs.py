@@ -469,7 +469,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
-        keep = scope.session.recording and (inside or own.around(where) is not None)
+        keep = scope.session.recording and (inside or own.made_around(where))
         value = None if file is None else _state(files, name, file if type(file) is int else file.fileno(), keep)
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
@@ -547,7 +547,7 @@ def _is_lasting(scope: Scope, files: _Files, where: str) -> bool:
         return False
     if files.named(where)[1]:
         return True
-    return not _passes_away(where) and scope.session.state.extras.of(OwnFiles).around(where) is None
+    return not _passes_away(where) and not scope.session.state.extras.of(OwnFiles).made_around(where)
 
 
 def _keep(scope: Scope, files: _Files, where: str, whole: bool, native: bool) -> None:
@@ -583,7 +583,7 @@ def _now(files: _Files, where: str, *, keep: bool, directory: bool = True) -> An
 
 def _changes(scope: Scope, files: _Files, where: str) -> None:
     """Note that a step is about to change this file itself: how it leaves it is recorded before its outcome."""
-    made = scope.session.recording and scope.session.state.extras.of(OwnFiles).around(where) is not None
+    made = scope.session.recording and scope.session.state.extras.of(OwnFiles).made_around(where)
     if not made and not _is_lasting(scope, files, where):
         return
     step = scope.live
@@ -615,7 +615,7 @@ def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
     with files.lock:
         for where in paths:
             name, inside = files.named(where)
-            value = _now(files, where, keep=inside or where in own.paths or own.around(where) is not None)
+            value = _now(files, where, keep=inside or where in own.paths or own.made_around(where))
             if value is not _NOTHING:
                 scope.session.input_read(scope, "left", name, value, own=False)
 
@@ -627,6 +627,11 @@ def _leave(scope: Scope, files: _Files, paths: Iterable[str]) -> None:
 _ENTRIES: Final = 2_000
 #: Directories of these names hold files of other tools.
 _SKIPPED_DIRECTORIES: Final = frozenset(("__pycache__", "node_modules", "site-packages", ".tracekit", ".venv", "venv"))
+
+
+def _version(about: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file does."""
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 class _Tree:
@@ -668,7 +673,7 @@ class _Tree:
                 link = stat.S_ISLNK(about.st_mode)
                 if (about.st_dev, about.st_ino) in printed or not (link or stat.S_ISREG(about.st_mode)):
                     continue  # what passes through a named pipe or a socket is no content of it
-                versions[path] = version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+                versions[path] = version = _version(about)
                 total += about.st_size
                 if path in kept and known[path] == version:
                     contents[path] = kept[path]
@@ -744,36 +749,36 @@ def about_to_start(scope: Scope, step: int, directory: Any) -> None:
         files, own = scope.session.state.extras.of(_Files), scope.session.state.extras.of(OwnFiles)
         root = os.path.realpath(_getcwd() if directory is None else directory)
         own.made.difference_update([one for one in own.made if not os.path.isdir(one)])  # removed since
-        roots = {one for one in own.made if own.around(one) is None}
+        roots = {one for one in own.made if not own.made_around(one)}
         if files.named(root)[1]:
             roots.add(files.directory)
-        elif not (_passes_away(root + os.sep) or installed(root) or own.around(os.path.join(root, "")) is not None):
+        elif not (_passes_away(root + os.sep) or installed(root) or root in own.made or own.made_around(root)):
             roots.add(root)
         for one in roots:
             _watch(scope, files, one, step)
-        elsewhere = {path for path in own.paths if not any(path.startswith(one + os.sep) for one in roots)}
-        if elsewhere and len(elsewhere) <= _ENTRIES:
-            _watch_files(scope, files, elsewhere, step)
+        others = {path for path in own.paths if not any(path.startswith(one + os.sep) for one in roots)}
+        if others and len(others) <= _ENTRIES:
+            _watch_files(scope, files, others, step)
 
 
 def _watch_files(scope: Scope, files: _Files, paths: set[str], step: int) -> None:
     """Look at files that the program has written itself, now and before the outcome of ``step``."""
-    own, before = scope.session.state.extras.of(OwnFiles), {path: _version(path) for path in paths}
+    own, before = scope.session.state.extras.of(OwnFiles), {path: _version_at(path) for path in paths}
 
     def look(inside: Scope) -> None:
-        changed = sorted(path for path, version in before.items() if path in own.paths and _version(path) != version)
+        changed = sorted(path for path, then in before.items() if path in own.paths and _version_at(path) != then)
         _leave(inside, files, changed)
         own.paths.difference_update(changed)
 
     _before_outcome(scope, step, look)
 
 
-def _version(path: str) -> tuple[int, ...]:
+def _version_at(path: str) -> tuple[int, ...]:
+    """Return the version of a file; empty if there is none."""
     try:
-        about = os.stat(path, follow_symlinks=False)
+        return _version(os.stat(path, follow_symlinks=False))
     except OSError:
         return ()
-    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _watch(scope: Scope, files: _Files, root: str, step: int) -> None:
@@ -810,10 +815,10 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
         for path in changed:
             if path not in files.found and root not in own.made:
                 files.found.add(path)
-                scope.session.state.extras.of(OwnFiles).lasting |= step is None
+                own.lasting |= step is None
                 scope.session.input_read(scope, "kept", files.named(path)[0], before.state(files, path), own=False)
         if step is not None:
-            scope.session.state.extras.of(OwnFiles).paths.difference_update(changed)
+            own.paths.difference_update(changed)
             _leave(scope, files, changed)
         return True
 
@@ -1159,6 +1164,8 @@ def _asking_secretly(original: Any) -> Any:
     """Return the hook of ``getpass``: whatever is typed is a secret, there and wherever else the run has it."""
 
     def getpass(_exchange: object, *args: Any, **kwargs: Any) -> Any:
+        if not _is_read_here():
+            return original(*args, **kwargs)
         from .decorators import traced_tool
 
         @traced_tool(name="getpass", side_effect="read_only", redact="(?s).+")
@@ -1169,7 +1176,7 @@ def _asking_secretly(original: Any) -> Any:
                 scope.session.redactor.learn(typed)
             return typed
 
-        return ask() if _is_read_here() else original(*args, **kwargs)
+        return ask()
 
     return getpass
 

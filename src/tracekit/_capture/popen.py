@@ -557,7 +557,7 @@ def _confirmed_status(process: Any, observer: Any, status: Any) -> Any:
 #: Attribute of a started process: its observer, and the turns at which its end and those of its pipes are due.
 _EXPECTED: Final = "_tracekit_expected"
 #: Attribute of a transport that is being connected to its process's pipes: what has arrived meanwhile, which the protocol
-#: gets, in one callback however much it is, after it was told of the connection.
+#: gets, in one callback however much it is, after ``connection_made``.
 _ARRIVED: Final = "_tracekit_arrived"
 #: The descriptors of a process's output pipes.
 _OUTPUTS: Final = (1, 2)
@@ -591,14 +591,20 @@ def _is_answered(transport: Any) -> bool:
     return steps is not None and not steps.real
 
 
+def _followed(transport: Any) -> tuple[Any, Scope, dict[int | None, Any]] | None:
+    """Return what ``expect`` has noted about a transport's process, if that is part of a run."""
+    found: Any = getattr(getattr(transport, "_proc", None), "__dict__", {}).get(_EXPECTED)
+    return found  # type: ignore[no-any-return]
+
+
 def _expected(transport: Any, fd: int | None) -> tuple[Any, Scope, Any] | None:
     """Return the observer of a transport's process, its scope, and the turn at which its end, or its pipe's, is due.
 
     ``None`` outside a run.
     """
-    observer, scope, turns = getattr(transport._proc, "__dict__", {}).get(_EXPECTED, (None, None, {}))
-    turn = turns.pop(fd, None)
-    return None if turn is None or observer.session.state.ended else (observer, scope, turn)
+    found = _followed(transport)
+    turn = None if found is None else found[2].pop(fd, None)
+    return None if found is None or turn is None or found[0].session.state.ended else (*found[:2], turn)
 
 
 def _arrived(scope: Scope, counted: Any, call: Callable[..., Any], *args: Any) -> None:
@@ -649,9 +655,8 @@ def _exited(original: Any) -> Any:
 
 def _by_chance(transport: Any) -> AbstractContextManager[None]:
     """Return the context for what a pipe of this process triggers by itself."""
-    about = getattr(getattr(transport, "_proc", None), "__dict__", {})
-    observer, scope, _ = about.get(_EXPECTED, (None, None, None))
-    return nullcontext() if observer is None or observer.session.state.ended else _uncounted(scope)
+    found = _followed(transport)
+    return nullcontext() if found is None or found[0].session.state.ended else _uncounted(found[1])
 
 
 def _noticing(original: Any) -> Any:
@@ -755,7 +760,7 @@ def _connecting(original: Any) -> Any:
 
     @functools.wraps(original)
     def _connect_pipes(self: Any, waiter: Any) -> Any:
-        if _EXPECTED not in getattr(self._proc, "__dict__", {}):
+        if _followed(self) is None:
             return original(self, waiter)
         vars(self)[_ARRIVED] = deque()
         if _is_answered(self):

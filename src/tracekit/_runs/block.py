@@ -122,7 +122,7 @@ class Block(ABC, Generic[E]):
 
     _token: Token[Scope | None] | None = None
     #: Whether it was left in another context than it was entered in, so that what came in between was outside of it.
-    _left_elsewhere = False
+    _left_in_another_context = False
     _entered = False
 
     @abstractmethod
@@ -200,7 +200,7 @@ class Block(ABC, Generic[E]):
         try:
             current.reset(token)
         except ValueError:  # fixtures, generators
-            self._left_elsewhere = True
+            self._left_in_another_context = True
             current.set(None)
 
     def __call__(self, function: F) -> F:

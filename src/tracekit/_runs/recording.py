@@ -394,7 +394,7 @@ class RecordBlock(Block[Run]):
         if self._role is not None:
             self._role.session = None
         process.closed(session)
-        end(session, left_elsewhere=self._left_elsewhere)
+        end(session, left_elsewhere=self._left_in_another_context)
         try:
             ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:

@@ -63,13 +63,12 @@ class OwnFiles:
         #: Whether the program has changed a file, outside every step, that it does not delete itself.
         self.lasting = False
 
-    def around(self, path: str) -> str | None:
-        """Return the outermost directory around a path that the program has made."""
-        found = None
+    def made_around(self, path: str) -> bool:
+        """Return whether the program has made a directory around this path."""
         while self.made and path != (path := os.path.dirname(path)):
             if path in self.made:
-                found = path
-        return found
+                return True
+        return False
 
 
 class LeftStates:
@@ -230,7 +229,7 @@ class ReplayedInputs:
                     self._states.setters[name](self._value(seq)[0])
                 continue
             path = self._path(name)
-            own = path in self._own.paths or self._own.around(path) is not None
+            own = path in self._own.paths or self._own.made_around(path)
             self._own.paths.discard(path)
             if self._disk is not None:
                 self._lay(name, seq, first=False, own=own)

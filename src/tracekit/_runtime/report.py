@@ -1,4 +1,4 @@
-"""What a recording tells its user at its end: what a replay will lack, and what was unusual."""
+"""What a recording reports at its end: what a replay will lack, and what was unusual."""
 
 from __future__ import annotations
 
