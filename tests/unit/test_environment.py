@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tracekit import record
 from tracekit._runs import environment as module
-from tracekit._runs.environment import drift, environment, environment_to_record, git_revision
-from tracekit._runtime.redaction import Redactor
+from tracekit._runs.environment import drift, environment, git_revision
+from tracekit.integration import first_entry
 
 SOURCES = Path(module.__file__).parents[2]
 
@@ -76,7 +77,9 @@ def test_environment_lists_loaded_packages_only() -> None:
 def test_the_command_line_is_there_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run says of its command line is what was typed, but for what stands behind the name of a secret."""
     monkeypatch.setattr(sys, "argv", ["agent.py", "--city", "Bern", "--password", "hunter2-of-mine"])
-    *plain, hidden = environment_to_record([], Redactor())[1]["argv"]
+    with record("journey") as run:
+        pass
+    *plain, hidden = first_entry(run.path)["meta"]["environment"]["argv"]
     assert plain == ["agent.py", "--city", "Bern", "--password"]
     assert hidden != "hunter2-of-mine"
 
@@ -91,12 +94,13 @@ def test_hash_seed(value: str, expected: object, monkeypatch: pytest.MonkeyPatch
 def test_environment_starts_nothing_and_imports_nothing_heavy() -> None:
     """Asking for the environment runs no process and does not load ``importlib.metadata``."""
     program = (
-        "import sys; events = set(); sys.addaudithook(lambda event, args: events.add(event))\n"
-        "from tracekit._runs.environment import environment; environment(['absent'])\n"
+        "import sys; from tracekit._runs.environment import environment\n"
+        "events = set(); sys.addaudithook(lambda event, args: events.add(event)); before = set(sys.modules)\n"
+        "environment(['absent'])\n"
         "assert not events & {'subprocess.Popen', 'os.posix_spawn', 'os.fork'}, events\n"
-        "assert 'importlib.metadata' not in sys.modules and 'platform' not in sys.modules\n"
+        "assert not {'importlib.metadata', 'platform'} & (set(sys.modules) - before)\n"
     )
-    subprocess.run([sys.executable, "-S", "-c", program], check=True, env={"PYTHONPATH": str(SOURCES)})
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": str(SOURCES)})
 
 
 def test_drift_in_words() -> None:

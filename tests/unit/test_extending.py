@@ -376,6 +376,16 @@ def test_a_run_that_is_opened_by_hand(tmp_path: Path) -> None:
         other.close()
 
 
+def test_the_first_entry_of_a_run_that_is_opened_by_hand_has_no_secret(tmp_path: Path) -> None:
+    """Neither in the run's name nor in its input; the entry says where the placeholders are."""
+    secret = "sk-" + "proj-" + "A1b2C3d4" * 6
+    run = OpenRun(tmp_path / "store", name=f"with {secret}", input={"key": secret})
+    run.close()
+    assert secret not in Path(run.path).read_text()
+    first = entries(run.path)[0]
+    assert [mark[0] for mark in first["meta"]["info"]["redacted"]] == ["/name", "/input/key"]
+
+
 def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     """Its last entry has the error that it was closed with."""
     run = OpenRun(tmp_path / "rows.jsonl")

@@ -44,6 +44,7 @@ __all__ = [
     "discover",
     "exporting_modules",
     "exports_telemetry",
+    "facts_to_record",
     "forms",
     "is_captured",
     "is_observer",
@@ -64,7 +65,6 @@ __all__ = [
     "supply_placeholders",
     "task_sources",
     "telemetry_of",
-    "traceparent",
     "trust",
     "trusted",
     "unregister",
@@ -1032,13 +1032,13 @@ def settings() -> dict[str, str]:
     return {name: value for one in discover().values() for name in one.settings if (value := variables.get(name))}
 
 
-def traceparent() -> str | None:
-    """Return the current span as a W3C ``traceparent``: from an integration, else from the environment of the process."""
-    for one in discover().values():
-        found = None if one.traceparent is None else one.traceparent()
-        if found is not None:
-            return found
-    return os.environ.get("TRACEPARENT")
+def facts_to_record() -> dict[str, Any]:
+    """Return what the first entry of a run keeps of the program's SDKs: ``credentials``, ``settings``, and ``traceparent``,
+    the current span in W3C's form: that of an integration, else of the environment."""
+    spans = (one.traceparent() for one in discover().values() if one.traceparent is not None)
+    span = next((span for span in spans if span is not None), None) or os.environ.get("TRACEPARENT", "")
+    facts = {"credentials": credentials(), "settings": settings(), "traceparent": span[:512]}
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def supply_placeholders(recorded: Iterable[str] | None = None) -> Callable[[], None]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -40,7 +39,6 @@ __all__ = [
     "input_key",
     "is_input",
     "outputs_by_step",
-    "patterns",
     "run_id",
     "run_to_replay",
     "serve_the_log",
@@ -295,30 +293,6 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     for one in found:
         if not isinstance(one, str):
             raise TypeError(f"{name} must be a list of strings; {one!r} in it is not one")
-    return found
-
-
-def patterns(value: Any) -> tuple[Any, ...]:
-    """Return regular expressions, each a string or compiled, as a tuple; a single one counts as one.
-
-    Raises ``TypeError`` for anything else.
-    """
-    found = (value,) if isinstance(value, (str, re.Pattern)) else value
-    if not isinstance(found, Iterable) or isinstance(found, (bytes, Mapping)):
-        raise TypeError(f"redact must be a list of regular expressions, not {value!r}")
-    found = tuple(found)
-    for one in found:
-        if isinstance(one, str):
-            try:
-                re.compile(one)
-            except re.error as error:
-                raise ValueError(f"redact: {one!r} is not a regular expression: {error}") from None
-        elif isinstance(one, bytes) or (isinstance(one, re.Pattern) and isinstance(one.pattern, bytes)):
-            raise TypeError(
-                f"redact: {one!r} is a pattern of bytes; give it as str, which is also searched for in bytes"
-            )
-        elif not isinstance(one, re.Pattern):
-            raise TypeError(f"redact must be a list of regular expressions; {one!r} in it is not one")
     return found
 
 

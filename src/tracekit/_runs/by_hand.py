@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from .. import _reality
-from .._capture import instrumentation
 from .._journal.durable import sync_directory
 from .._journal.reader import Trace
 from .._journal.store import Store, lock, new_run_id, valid_run_id
@@ -23,11 +22,11 @@ from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, Session, innermost
 from .._runtime.verdict import Report
-from .._values import canonical, to_json
+from .._values import to_json
 from ..errors import DivergenceError, LogWriteError, ReplayError, RunStateError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import environment_to_record
+from .environment import begin_log
 
 __all__ = ["OpenReplay", "OpenRun"]
 
@@ -68,16 +67,9 @@ class OpenRun:
         self.path: Final = journal.path
         #: The scope of the main lane.
         self.scope: Final = _root(self._session, agent)
-        self._first_entry(name, input, about or {})
+        begin_log(session, name, input, about or {}, {"durability": durability})
         if agent is not None or identity is not None:
             self._recording.identify(agent or "agent", identity)
-
-    def _first_entry(self, name: str, input: Any, about: Mapping[str, Any]) -> None:
-        session = self._recording
-        environment, private = environment_to_record(instrumentation.packages(), session.redactor)
-        own = {"environment": environment, "durability": session.log.journal.durability}
-        tail = b',"name":%b,"input":%b' % (canonical(name), session.encoder.encode_whole(input).data)
-        session.log.journal.append("run.started", 0, 0, tail + session.meta({"environment": private, **about}, own))
 
     @property
     def session(self) -> Session:

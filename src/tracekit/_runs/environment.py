@@ -1,4 +1,4 @@
-"""The environment that a run records: Python, platform, packages, code revision, and its program."""
+"""The first entry of a run: its input, its program, and where it happened (Python, platform, packages, code revision)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,67 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
+from .._capture import instrumentation
+from .._journal import keys as journal_keys
 from .._lazy import NamedTuple
 from .._runtime.process import process
+from .._runtime.redaction import below
+from .._values import canonical
+from .block import input_key
 
 if TYPE_CHECKING:
-    from .._runtime.redaction import Redactor
+    from .._runtime.recorder import Recording
 
 __all__ = [
     "Program",
-    "command_facts",
+    "begin_log",
     "cores_here",
     "drift",
     "environment",
-    "environment_to_record",
     "file_hash",
     "git_revision",
     "this_program",
 ]
+
+# -- the first entry ---------------------------------------------------------------------------------------------------
+
+
+def begin_log(
+    session: Recording,
+    name: str | None,
+    input: Any,
+    about: Mapping[str, Any],
+    own: Mapping[str, Any],
+    *,
+    program: Program | None = None,
+    agent: str | None = None,
+    cause: Mapping[str, Any] | None = None,
+    recognisable: bool = False,
+) -> None:
+    """Write the first entry of a run; what may be secret in it is redacted, except for ``own`` (see ``Recording.meta``).
+
+    ``program`` is kept so that it can be started again. Of a ``recognisable`` input with secrets a hash is kept, too.
+    """
+    redactor, journal, here = session.redactor, session.log.journal, environment(instrumentation.packages())
+    own = {**own, "environment": here}
+    about = {"environment": {"host": here.pop("host"), "argv": redactor.redact_argv(sys.argv)}, **about}
+    if program is not None:
+        arguments = redactor.redact_argv(program.arguments)
+        about["program_command"] = {**program.as_dict(), "arguments": arguments, **file_hash(program)}
+    fields: dict[str, Any] = {} if agent is None else {"agent_id": agent}
+    if cause is not None:
+        fields["cause"] = [cause]
+    fields["name"], marks = (None, []) if name is None else redactor.redact_text(name)
+    encoded = session.encoder.encode(input, whole=True)
+    if recognisable and encoded.redacted and not encoded.notes:
+        key = input_key(journal_keys.Keys(journal.root, sync=journal.durability != "none"), input)
+        if key is not None:
+            about["input_key"] = key
+    if marks or encoded.redacted:
+        about["info"] = {"redacted": [*below(marks, "/name"), *encoded.redacted]}
+    tail = b',%b,"input":%b%b' % (canonical(fields)[1:-1], encoded.data, session.meta(about, own))
+    journal.append("run.started", 0, 0, tail)
+
 
 # -- program -----------------------------------------------------------------------------------------------------------
 #
@@ -69,12 +113,6 @@ class Program(NamedTuple):
 
         what = ["-m", self.module] if self.module else [str(self.script)]
         return shlex.join(["python", *what, *self.arguments])
-
-
-def command_facts(program: Program, redactor: Redactor) -> dict[str, Any]:
-    """Return the facts on a run's program for ``run.started``: enough to run it again, without the secrets in its
-    arguments."""
-    return {**program.as_dict(), "arguments": redactor.redact_argv(list(program.arguments)), **file_hash(program)}
 
 
 @_reality.off_loop()
@@ -144,13 +182,6 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
         "revision": git_revision(_code()),
         "hash_seed": _hash_seed(),
     }
-
-
-def environment_to_record(packages: Iterable[str], redactor: Redactor) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ``environment`` in two parts: what a replay compares, unredacted, and what may be secret, with the
-    redacted command line ``argv``."""
-    found = environment(packages)
-    return found, {"host": found.pop("host"), "argv": redactor.redact_argv(sys.argv)}
 
 
 @_reality.off_loop()

@@ -10,7 +10,6 @@ from datetime import date, datetime, timedelta
 from pkgutil import resolve_name
 from typing import Any, Final, TypeVar
 
-from .._capture import instrumentation
 from .._capture.http import names_model
 from .._journal.entry import meta_of
 from .._journal.store import Store
@@ -27,11 +26,11 @@ from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep
 from .._runtime.session import Log, Outcome, Refusal, Scope, Step, Timer, UndoLog, outside_the_run
 from .._runtime.step import Request, Spec
-from .._values import canonical, to_json
+from .._values import to_json
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
 from .ending import End, end_log
-from .environment import command_facts, environment_to_record, this_program
+from .environment import begin_log, this_program
 from .wording import time_span
 
 __all__ = ["BranchedReplay", "Live", "PartialReplay", "branch", "end_branch"]
@@ -803,31 +802,19 @@ def branch(session: BranchedReplay, store: Store, live: Live, input: Any, since:
     new.state.partial = True
     new.state.children = RecordedChildren(new)
     first = session.trace.entry(1)
-    environment, private = environment_to_record(instrumentation.packages(), new.redactor)
+    origin, program = meta_of(first), this_program()
     about: dict[str, Any] = {
         "origin": {"run_id": session.run_id, "head": session.trace.status.head},
         "live": sorted(live.kinds),
         **({"instead": instead} if (instead := live.as_dict()) else {}),
-        "environment": private,
-        **_replayable_by(meta_of(first), new),
+        "program": process.role.program,
+        **{key: origin[key] for key in ("ordinal", "user_modules", "credentials") if key in origin},
     }
-    cause = canonical([{"run_id": session.run_id, "seq": 1}])
-    name = canonical(first.get("name"))
-    tail = b',"cause":%b,"name":%b,"input":%b' % (cause, name, new.encoder.encode_whole(input).data)
-    new.log.journal.append("run.started", 0, 0, tail + new.meta(about, {"environment": environment}))
-    return PartialReplay(session, new, live, since)
-
-
-def _replayable_by(origin: Mapping[str, Any], new: Recording) -> dict[str, Any]:
-    """Return what a replay of the new run needs: the program that makes it now, and which of that program's runs it is."""
-    program = this_program()
-    found: dict[str, Any] = {"program": process.role.program}
-    found |= {key: origin[key] for key in ("ordinal", "user_modules", "credentials") if key in origin}
-    if program is not None and (program.script or program.module):
-        found["program_command"] = command_facts(program, new.redactor)
     if process.role.command is not None and origin.get("whole_program"):
-        found["whole_program"] = True
-    return found
+        about["whole_program"] = True
+    cause = {"run_id": session.run_id, "seq": 1}
+    begin_log(new, first.get("name"), input, about, {}, program=program, cause=cause)
+    return PartialReplay(session, new, live, since)
 
 
 def end_branch(partial: PartialReplay, store: Store, error: BaseException | None, result: Any) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 from .. import _reality
 from .._capture import callers, clock, guard, instrumentation, plugins, randomness, stdio, world
 from .._capture.guard import Attempt
-from .._journal import keys as journal_keys
 from .._journal.store import Store, entries_of, segment_state, writer
 from .._journal.writer import Durability
 from .._lazy import imported
@@ -19,15 +18,14 @@ from .._runtime.boundary import OBSERVED
 from .._runtime.callsite import caller, warn
 from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
-from .._runtime.redaction import Redactor, below
+from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.session import Scope, Session, Unfinished, current
-from .._values import canonical
 from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
-from .block import Block, called_from, input_key
+from .block import Block, called_from
 from .ending import drain, drain_async, leave_threads
-from .environment import Program, command_facts, environment_to_record, this_program
+from .environment import Program, begin_log, this_program
 from .run import UNSET, Run, identify, register, unregister
 
 if TYPE_CHECKING:
@@ -291,32 +289,22 @@ class RecordBlock(Block[Run]):
         return self._run
 
     def _first_entries(self, session: Recording, options: dict[str, Any], outer: Scope | None) -> None:
-        environment, private = environment_to_record(instrumentation.packages(), session.redactor)
+        journal = session.log.journal
         own: dict[str, Any] = {
             "program": process.role.program,
             "ordinal": self.ordinal,
-            "environment": environment,
             "durability": options["durability"],
             "clocks": _reality.clocks(),
-            "writer": writer(session.log.journal.path),
+            "writer": writer(journal.path),
             "ordered": True,
             "boundary": list(OBSERVED),
         }
         if self._program is not None:
             own["whole_program"] = True
-        about: dict[str, Any] = {"environment": private}
-        if present := plugins.credentials():
-            about["credentials"] = present
-        if found := plugins.settings():
-            about["settings"] = {name: session.redactor.redact_text(value)[0] for name, value in found.items()}
-        if (within := plugins.traceparent()) is not None:
-            about["traceparent"] = within[:512]
+        about = plugins.facts_to_record()
         user_modules = process.role.user_modules if isinstance(process.role, RecordedProgram) else ()
         if user_modules or options["user_modules"]:
             about["user_modules"] = list(dict.fromkeys((*user_modules, *options["user_modules"])))
-        program = self._program or this_program()
-        if program is not None:
-            about["program_command"] = command_facts(program, session.redactor)
         numpy = randomness.numpy_state()
         if numpy is not None:
             own["snapshots"] = {randomness.NUMPY: numpy}
@@ -325,28 +313,21 @@ class RecordBlock(Block[Run]):
             about["budget"] = options["budget"].as_dict()
         if options["metadata"]:
             about["metadata"] = dict(options["metadata"])
-        name, marks = session.redactor.redact_text(options["name"] or "run")
-        marks = below(marks, "/name")
-        tail = b',"name":%b' % canonical(name)
-        if options["agent"] is not None:
-            tail = b',"agent_id":%b' % canonical(options["agent"]) + tail
-        if outer is not None:
-            cause = [{"run_id": outer.session.run_id, "seq": outer.parent}]
-            tail = b',"cause":%b' % canonical(cause) + tail
-        input = None if self._input is UNSET else self._input
-        if (
-            self._program is not None
-        ):  # the input is the command line, which may hold secrets recognisable only by their option
-            input = {"arguments": session.redactor.redact_argv(list(self._program.arguments))}
-        encoded = session.encoder.encode_whole(input)
-        tail += b',"input":%b' % encoded.data
-        if encoded.redacted and not encoded.notes and self._program is None:
-            key = input_key(journal_keys.Keys(self._store.root, sync=options["durability"] != "none"), input)
-            if key is not None:
-                about["input_key"] = key
-        if marks or encoded.redacted:
-            about["info"] = {"redacted": [*marks, *encoded.redacted]}
-        session.log.journal.append("run.started", 0, 0, tail + session.meta(about, own))
+        if self._program is None:
+            program, input = this_program(), self.input
+        else:  # the input is the command line, which may hold secrets recognisable only by their option
+            program, input = self._program, {"arguments": session.redactor.redact_argv(self._program.arguments)}
+        begin_log(
+            session,
+            options["name"] or "run",
+            input,
+            about,
+            own,
+            program=program,
+            agent=options["agent"],
+            cause=None if outer is None else {"run_id": outer.session.run_id, "seq": outer.parent},
+            recognisable=self._program is None,
+        )
         identify(session, options)
 
     async def _drain(self) -> None:
@@ -538,7 +519,7 @@ def record(
         "agent": agent,
         "identity": identity,
         "input": input,
-        "redact": arguments.patterns(redact),
+        "redact": patterns_of(redact),
         "user_modules": arguments.strings("user_modules", user_modules),
         "metadata": metadata,
         "nested": nested,

@@ -10,6 +10,7 @@ from .._journal.entry import FAMILIES, SINGLES
 from .._journal.store import Store
 from .._runtime import verdict
 from .._runtime.process import process
+from .._runtime.redaction import patterns_of
 from . import block, partial, replaying
 from .block import called_from
 from .run import Run
@@ -140,7 +141,7 @@ def replay(
         "writes": writes,
         "live_env": block.strings("live_env", live_env),
         "live_files": block.strings("live_files", live_files),
-        "redact": block.patterns(redact),
+        "redact": patterns_of(redact),
     }
     where = os.fspath(run.path if isinstance(run, Run) else run)
     replayed: ReplayBlock | None = process.role.replay_of(where, options)

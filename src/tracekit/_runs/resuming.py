@@ -19,7 +19,7 @@ from .._runtime.callsite import not_made, warn_of_replay
 from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.recorder import Recording, encode_reads
-from .._runtime.redaction import Redactor
+from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.replayer import NEEDED
 from .._runtime.resumer import Followed, Resumption
 from .._runtime.session import current
@@ -386,7 +386,7 @@ def resume(
         **DEFAULTS,
         "name": None,
         "store": store,
-        "redact": block.patterns(redact),
+        "redact": patterns_of(redact),
         "user_modules": block.strings("user_modules", user_modules),
     }
     return ResumeBlock(

@@ -183,10 +183,12 @@ class Encoder:
         own: Patterns | None = None,
         returns: Callable[[], Any] | None = None,
         replayed: bool = False,
+        whole: bool = False,
     ) -> Encoded:
         """Encode any value, for the key ``at`` of its entry. Never raises, whatever the value is.
 
-        ``replayed``: a replay makes the value again, so find what its tree does not say.
+        ``replayed``: a replay makes the value again, so find what its tree does not say. ``whole``: refer to no other
+        entry, since this is the first.
 
         ``returns`` returns the declared type of a value that a replay rebuilds: its classes are found through that, or
         by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
@@ -199,10 +201,10 @@ class Encoder:
                 return Encoded(data, value)
         made = Encoded(data, value) if data is not None else self._encoded(value, replayed, returns)
         size = len(made.data)
-        if size > _CERTAIN and oversized(made.tree, made.data):
+        if size > _CERTAIN and (oversized(made.tree, made.data) or (whole and size > _LINE)):
             return _too_large(value, made)
         suspicious = own is not None or self.redactor.suspicious(made.data)
-        large = size >= WORTH_A_LOOK or (lists and size >= WORTH_A_LIST)
+        large = not whole and (size >= WORTH_A_LOOK or (lists and size >= WORTH_A_LIST))
         if not (suspicious or large):
             return made
         if data is None and made.tree is value and type(value) is not str:
@@ -302,18 +304,6 @@ class Encoder:
             current.reset(token)
         if notes:
             made.notes = _without_classes(notes, returns)
-        return made
-
-    def encode_whole(self, value: Any) -> Encoded:
-        """Encode a value without interning: for the first entry, which can't refer to others."""
-        notes: list[str] = []
-        tree, redacted = self.redactor.redact(snapshot(value, notes))
-        data = dumps_in_order(tree)
-        if len(data) > _LINE or oversized(tree, data):
-            tree = stand_in(value, data, notes)
-            data = dumps_in_order(tree)
-        made = Encoded(data, tree)
-        made.notes, made.redacted = _without_classes(notes, None), below(redacted, "/input")
         return made
 
     def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:

@@ -997,9 +997,9 @@ class Recording:
         found = self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
         if own is None:
             return found
-        tree = {key: to_json(item) for key, item in own.items()}  # the clocks alone are no plain JSON
-        rest = orjson.loads(found[len(b',"meta":') :])
-        tree.update((key, {**tree[key], **item} if key in tree else item) for key, item in rest.items())
+        tree = to_json(dict(own))
+        for key, item in orjson.loads(found[len(b',"meta":') :]).items():
+            tree[key] = {**tree[key], **item} if key in tree else item
         return b',"meta":%b' % dumps_in_order(tree)
 
     def _tree(self, tree: Any) -> bytes:

@@ -556,20 +556,26 @@ def _always(data: bytes) -> bool:
     return True
 
 
-def patterns_of(redact: str | re.Pattern[str] | Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
-    """Compile the user's patterns; a single one is accepted as it is. Raises ``ValueError`` naming an invalid pattern."""
-    given = (redact,) if isinstance(redact, (str, re.Pattern)) else tuple(redact)
-    return tuple(map(_pattern, given))
+def patterns_of(redact: Any) -> tuple[re.Pattern[str], ...]:
+    """Return the user's regular expressions, each a string or compiled, as compiled ones; a single one counts as one.
+
+    Raises ``ValueError`` for a text that is no regular expression, and ``TypeError`` for anything else.
+    """
+    given = (redact,) if isinstance(redact, (str, re.Pattern)) else redact
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
+        raise TypeError(f"redact must be a list of regular expressions, not {redact!r}")
+    return tuple([_pattern(one) for one in given])
 
 
-def _pattern(item: str | re.Pattern[str]) -> re.Pattern[str]:
+def _pattern(one: Any) -> re.Pattern[str]:
+    if isinstance(one, bytes) or (isinstance(one, re.Pattern) and isinstance(one.pattern, bytes)):
+        raise TypeError(f"redact: {one!r} is a pattern of bytes; give it as str, which is also searched for in bytes")
+    if not isinstance(one, (str, re.Pattern)):
+        raise TypeError(f"redact must be a list of regular expressions; {one!r} in it is not one")
     try:
-        found = re.compile(item)
-    except (re.error, TypeError) as error:
-        raise ValueError(f"redact takes regular expressions, but {item!r} is not one: {error}") from None
-    if not isinstance(found.pattern, str):
-        raise ValueError(f"redact takes regular expressions for texts, and {item!r} is one for bytes")
-    return found
+        return re.compile(one)
+    except re.error as error:
+        raise ValueError(f"redact: {one!r} is not a regular expression: {error}") from None
 
 
 class Redactor:
