@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tracekit._capture.plugins import PLACEHOLDER, credentials, replayed_credentials, supply_placeholders
+from tracekit._capture.plugins import PLACEHOLDER, facts_to_record, replayed_credentials, supply_placeholders
 
 
 def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,11 +25,11 @@ def test_only_what_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_those_of_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     """An SDK gets the variables that the recorded process had, and not those of another service; of two names the same one."""
-    for name in credentials():
+    for name in facts_to_record().get("credentials", []):
         monkeypatch.delenv(name)
     monkeypatch.setenv("GOOGLE_API_KEY", "mine")
     monkeypatch.setenv("AZURE_OPENAI_API_KEY", "mine")
-    recorded = credentials()
+    recorded = facts_to_record()["credentials"]
     assert recorded == ["AZURE_OPENAI_API_KEY", "GOOGLE_API_KEY"]
     for name in recorded:
         monkeypatch.delenv(name)

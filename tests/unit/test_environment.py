@@ -11,7 +11,7 @@ import pytest
 from tracekit import record
 from tracekit._runs import environment as module
 from tracekit._runs.environment import drift, environment, git_revision
-from tracekit.integration import first_entry
+from tracekit.integration import Integration, first_entry
 
 SOURCES = Path(module.__file__).parents[2]
 
@@ -65,11 +65,12 @@ def test_hostile_or_broken_git_gives_nothing(tmp_path: Path, head: str) -> None:
     assert git_revision(tmp_path) is None
 
 
-def test_environment_lists_loaded_packages_only() -> None:
+def test_environment_lists_loaded_packages_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages that are not loaded are neither imported nor listed; the rest says what runs here."""
-    pytest_version = pytest.__version__
-    found = environment(["pytest", "no-such-package", "colorsys"])
-    assert found["packages"] == {"pytest": pytest_version}
+    supported = Integration("some", modules=["pytest", "no-such-package", "colorsys"])
+    monkeypatch.setattr(module, "known", lambda: {"some": supported})
+    found = environment()
+    assert found["packages"] == {"pytest": pytest.__version__}
     assert found["python"].split(".")[:2] == [str(part) for part in sys.version_info[:2]]
     assert found["implementation"] == sys.implementation.name
 
@@ -94,9 +95,9 @@ def test_hash_seed(value: str, expected: object, monkeypatch: pytest.MonkeyPatch
 def test_environment_starts_nothing_and_imports_nothing_heavy() -> None:
     """Asking for the environment runs no process and does not load ``importlib.metadata``."""
     program = (
-        "import sys; from tracekit._runs.environment import environment\n"
+        "import sys, tracekit; from tracekit._runs.environment import environment; tracekit.instrument()\n"
         "events = set(); sys.addaudithook(lambda event, args: events.add(event)); before = set(sys.modules)\n"
-        "environment(['absent'])\n"
+        "environment()\n"
         "assert not events & {'subprocess.Popen', 'os.posix_spawn', 'os.fork'}, events\n"
         "assert not {'importlib.metadata', 'platform'} & (set(sys.modules) - before)\n"
     )

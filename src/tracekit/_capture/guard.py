@@ -641,7 +641,7 @@ class _Seams:
             if on and not switch.active:
                 switch.activate()
         if begins:
-            self._look_around()
+            self._wrap_pipes()
             self._add_native()
         for on, switch in reversed(wanted):  # two of them may have replaced one function
             if not on and switch.active:
@@ -649,12 +649,11 @@ class _Seams:
         if not self._live.active:
             self._native.clear()
 
-    def _look_around(self) -> None:
-        """Determine the processes that exist already, and wrap writing to pipes that lead to them, if there are any."""
-        with _reality.off_loop():
-            self.before = frozenset(_descendants(os.getpid())) if has_children() else frozenset()
-            pipes = _pipes_to_others(self.before) if self.before else {}
-        if pipes:
+    @_reality.off_loop()
+    def _wrap_pipes(self) -> None:
+        """Find the processes that exist already, and wrap writing to pipes that lead to them."""
+        self.before = frozenset(_descendants(os.getpid())) if has_children() else frozenset()
+        if self.before and (pipes := _pipes_to_others(self.before)):
             from .in_place import Unsupported
 
             with suppress(Unsupported):
@@ -665,11 +664,12 @@ class _Seams:
         known = discover()
         if self._natives_of != known:
             self._natives_of, self._natives = {**known}, _by_module(known)
-        for name, natives in self._natives.items():
+            for name in self._natives:
+                when_imported(name, self._add_native)
+        for name, natives in self._natives.items() if self._live.active else ():
             module = sys.modules.get(name)
-            for native in natives if module is not None and self._live.active else ():
+            for native in natives if module is not None else ():
                 self._add_entrance(module, native)
-            when_imported(name, self._add_native)
 
     def _add_entrance(self, module: Any, native: Native) -> None:
         *way, name = native.attribute.split(".")

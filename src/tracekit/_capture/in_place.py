@@ -163,14 +163,11 @@ class FunctionExchange:
         self._ours.flags = definition.flags & ~STATIC
         self._new = _Pair(ctypes.addressof(self._ours), id(self.proxy))
         self._old: Any = None
+        self._place: Final = id(function) + _HEAD
 
     @property
     def target(self) -> str:
         return f"{self.function.__module__}.{self.function.__name__}"
-
-    @property
-    def _place(self) -> int:
-        return id(self.function) + _HEAD
 
     def apply(self) -> None:
         if self._old is not None:
@@ -308,7 +305,7 @@ class MethodEntry:
 
 def _enter(owner: type, name: str, value: object) -> None:
     # The dictionary behind the read-only view that ``vars()`` returns for a static type.
-    (namespace,) = (it for it in gc.get_referents(vars(owner)) if type(it) is dict)
+    (namespace,) = gc.get_referents(vars(owner))
     namespace[name] = value
     _type_modified(owner)
 

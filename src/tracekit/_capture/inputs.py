@@ -1384,9 +1384,7 @@ def _of_sqlite() -> list[Patch]:
 _switch: Final = Switch(_patches, ("sqlite3", "getpass", *_OWN_OPEN))
 
 
-def activate() -> None:
-    """Observe what user code reads from now on; each call needs a ``deactivate``."""
-    _switch.activate()
+activate: Final = _switch.activate
 
 
 def deactivate() -> list[str]:

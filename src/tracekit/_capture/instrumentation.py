@@ -30,7 +30,7 @@ from .plugins import (
     unregister,
 )
 
-__all__ = ["cure", "instrument", "instrumented", "packages", "run_ended", "run_started", "uninstrument"]
+__all__ = ["cure", "instrument", "instrumented", "run_ended", "run_started", "uninstrument"]
 
 _lock: Final = free_in_forks(RLock())
 _stack: Final = PatchStack()
@@ -115,11 +115,6 @@ def cure() -> str | None:
         if _wanted:
             return f"Name {' and '.join(map(repr, beside))} in tracekit.instrument() as well, or name none, which captures all it knows"
     return "Call tracekit.instrument() before the run: it captures what HTTP clients and SDKs send"
-
-
-def packages() -> list[str]:
-    """Return the distributions whose versions a run notes: those that the registered integrations support."""
-    return [name for integration in known().values() for name in integration.modules]
 
 
 def _want(integration: Integration) -> None:

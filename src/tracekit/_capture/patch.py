@@ -315,7 +315,7 @@ class Switch:
                     if self._to_watch is not None:
                         self._watch(self._to_watch())
                         self._to_watch = None
-                    there = _loaded_of(self._modules)
+                    there = [*map(loaded if _imports.under_way else sys.modules.get, self._modules)]
                     if self._known_for != there:
                         self._known_for, self._known = there, self._patches()
                     self.stack.apply(*self._known)
@@ -324,8 +324,7 @@ class Switch:
                 if not self._holders:
                     self.stack.restore()
                 raise
-        if [module for module in [*self._modules] if module in sys.modules and _awaited(module)]:
-            self._more()
+        self._wait_for_imports()
 
     def deactivate(self) -> list[str]:
         """Release the switch; the last holder restores the patches. Return the targets that somebody else has patched
@@ -335,6 +334,16 @@ class Switch:
                 return []
             self._holders -= 1
             return [] if self._holders else self.stack.restore()
+
+    def _wait_for_imports(self) -> None:
+        """Wait for modules that other threads are importing, and apply their patches."""
+        waited = False
+        for name in [*self._modules]:
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                import_module(name)
+                waited = True
+        if waited:
+            self._more()
 
     def _more(self) -> None:
         """A module was imported: apply its patches, if the switch is held."""
@@ -422,16 +431,3 @@ def loaded(name: str) -> Any:
     """Return module ``name``, or ``None`` until it has been executed."""
     there = _imports.under_way.get(name)
     return sys.modules.get(name) if there is None or there == threading.get_ident() else None
-
-
-def _loaded_of(names: list[str]) -> list[ModuleType | None]:
-    """Return ``loaded`` of each name."""
-    return [*map(loaded if _imports.under_way else sys.modules.get, names)]
-
-
-def _awaited(name: str) -> bool:
-    """Wait for another thread that is importing module ``name``; return whether there was one."""
-    if not getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
-        return False
-    import_module(name)
-    return True

@@ -38,7 +38,6 @@ __all__ = [
     "Telemetry",
     "attach",
     "callers_by_file",
-    "credentials",
     "declare_endpoints",
     "detach",
     "discover",
@@ -59,7 +58,6 @@ __all__ = [
     "resolve",
     "sending_packages",
     "sends_telemetry",
-    "settings",
     "shown",
     "sort_by_place",
     "supply_placeholders",
@@ -433,7 +431,8 @@ class Integration:
         self.hosts: Final = tuple(hosts)
         self.endpoints: Final = tuple(endpoints)
         self.ambient: Final = tuple(ambient)
-        self.credentials: Final = tuple(credentials)
+        #: Each as the variables of which one is enough.
+        self.credentials: Final = tuple((way,) if isinstance(way, str) else way for way in credentials)
         self.settings: Final = tuple(settings)
         self.frameworks: Final = tuple(frameworks)
         self.telemetry: Final = tuple(telemetry)
@@ -990,12 +989,31 @@ def detach(transport: Any) -> None:
 PLACEHOLDER: Final = STAND_IN
 
 
-def credentials() -> list[str]:
-    """Return the names of the SDKs' credential variables that are set here; a recording keeps them."""
+def facts_to_record() -> dict[str, Any]:
+    """Return what a recording keeps of the program's SDKs, as far as it is set here.
+
+    - ``credentials``: the names of their credential variables.
+    - ``settings``: the variables that configure what they request and where, with their values.
+    - ``traceparent``: the current span in W3C's form, from an integration, else from the environment.
+    """
     variables = environment_variables()
-    return sorted(
-        {name for one in discover().values() for way in one.credentials for name in _names(way) if variables.get(name)}
-    )
+    credentials: set[str] = set()
+    settings: dict[str, str] = {}
+    span: str | None = None
+    for one in discover().values():
+        for name in one.settings:
+            if value := variables.get(name):
+                settings[name] = value
+        for way in one.credentials:
+            credentials.update(filter(variables.get, way))
+        if span is None and one.traceparent is not None:
+            span = one.traceparent()
+    facts: dict[str, Any] = {"credentials": sorted(credentials)} if credentials else {}
+    if settings:
+        facts["settings"] = settings
+    if span or (span := variables.get("TRACEPARENT")):
+        facts["traceparent"] = span[:512]
+    return facts
 
 
 def replayed_credentials(started: object, ended: object) -> list[str]:
@@ -1009,8 +1027,8 @@ def replayed_credentials(started: object, ended: object) -> list[str]:
     had = set(at_start or ()) | set(at_end or ())
     if at_end is None:
         for one in discover().values():
-            if had.isdisjoint(name for way in one.credentials for name in _names(way)):
-                had.update(_names(way)[0] for way in one.credentials)
+            if had.isdisjoint(name for way in one.credentials for name in way):
+                had.update(way[0] for way in one.credentials)
     return sorted(had)
 
 
@@ -1024,21 +1042,6 @@ def recorded_credentials(path: str) -> list[str]:
 def _listed(meta: object) -> list[str] | None:
     names = meta.get("credentials") if isinstance(meta, Mapping) else None
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else None
-
-
-def settings() -> dict[str, str]:
-    """Return the variables that configure what SDKs request and where, as far as they are set here."""
-    variables = environment_variables()
-    return {name: value for one in discover().values() for name in one.settings if (value := variables.get(name))}
-
-
-def facts_to_record() -> dict[str, Any]:
-    """Return what the first entry of a run keeps of the program's SDKs: ``credentials``, ``settings``, and ``traceparent``,
-    the current span in W3C's form: that of an integration, else of the environment."""
-    spans = (one.traceparent() for one in discover().values() if one.traceparent is not None)
-    span = next((span for span in spans if span is not None), None) or os.environ.get("TRACEPARENT", "")
-    facts = {"credentials": credentials(), "settings": settings(), "traceparent": span[:512]}
-    return {name: fact for name, fact in facts.items() if fact}
 
 
 def supply_placeholders(recorded: Iterable[str] | None = None) -> Callable[[], None]:
@@ -1071,14 +1074,10 @@ def _variables(recorded: frozenset[str]) -> list[str]:
     return [
         had[0] if (had := [name for name in names if name in recorded]) else names[0]
         for integration in discover().values()
-        for names in map(_names, integration.credentials)
+        for names in integration.credentials
         if not recorded.isdisjoint(names) or _is_switch(names[0])
         if not any(os.environ.get(name) for name in names)
     ]
-
-
-def _names(way: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (way,) if isinstance(way, str) else way
 
 
 def _is_switch(name: str) -> bool:

@@ -74,31 +74,26 @@ SEGMENT: Final = expression(r"(?P<run>.+)\.(?P<segment>[0-9a-f]{16})", re.ASCII)
 _ID: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-class _Ticks:
-    """The times in the run ids of a process: each later than the previous one."""
+class _RunIds:
+    """The ids of new runs: version 7 UUIDs, each greater than those before it in this process."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
+        #: 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3).
         self._last = 0
 
-    def next(self) -> int:
-        """Return 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3), incremented if the clock
-        has not advanced."""
+    def new(self) -> str:
+        """Return a new run id."""
         with self._lock:
             ns = _reality.time_ns()
             self._last = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), self._last + 1)
-            return self._last
+            tick = self._last
+        random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
+        text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-_ticks: Final = _Ticks()
-
-
-def new_run_id() -> str:
-    """Return a new run id: a version 7 UUID, increasing within a process."""
-    tick = _ticks.next()
-    random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
-    text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+new_run_id: Final = _RunIds().new
 
 
 def valid_run_id(run_id: str) -> bool:
@@ -175,21 +170,16 @@ def lock(fd: int, path: str) -> None:
     """
     import fcntl
 
-    while not _taken(fd, fcntl.LOCK_EX):
-        if not _taken(fd, fcntl.LOCK_SH):
-            raise _is_written(fd, path)
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _is_written(fd, path) from None
         fcntl.flock(fd, fcntl.LOCK_UN)
         _reality.sleep(_APART)
-
-
-def _taken(fd: int, kind: int) -> bool:
-    import fcntl
-
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_written(fd: int, path: str) -> RunStateError:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
-from .._capture import instrumentation
+from .._capture.plugins import known
 from .._journal import keys as journal_keys
 from .._lazy import NamedTuple
 from .._runtime.process import process
@@ -52,7 +52,7 @@ def begin_log(
 
     ``program`` is kept so that it can be started again. Of a ``recognisable`` input with secrets a hash is kept, too.
     """
-    redactor, journal, here = session.redactor, session.log.journal, environment(instrumentation.packages())
+    redactor, journal, here = session.redactor, session.log.journal, environment()
     own = {**own, "environment": here}
     about = {"environment": {"host": here.pop("host"), "argv": redactor.redact_argv(sys.argv)}, **about}
     if program is not None:
@@ -169,18 +169,24 @@ _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 
 
 @_reality.off_loop()
-def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Return the place of a run for ``run.started``: ``python``, ``implementation``, ``platform``, ``host``,
     ``packages``, ``revision``, ``hash_seed``.
 
-    ``packages`` are names of distributions; those whose module (of the same name, ``-`` as ``_``) is loaded are listed
-    with their versions. ``hash_seed`` is the number set by ``PYTHONHASHSEED``, or ``"random"``.
+    ``packages`` are those that the registered integrations support and whose module (of the same name, ``-`` as ``_``)
+    is loaded, with their versions. ``hash_seed`` is the number set by ``PYTHONHASHSEED``, or ``"random"``.
     """
+    packages: dict[str, str] = {}
+    for integration in known().values():
+        for name in integration.modules:
+            if (version := _version(name)) is not None:
+                packages[name] = version
+    seed = os.environ.get("PYTHONHASHSEED", "")
     return {
         **_interpreter(),
-        "packages": {name: version for name in packages if (version := _version(name)) is not None},
+        "packages": packages,
         "revision": git_revision(_code()),
-        "hash_seed": _hash_seed(),
+        "hash_seed": int(seed) if seed.isdigit() else "random",
     }
 
 
@@ -233,11 +239,6 @@ def _interpreter() -> dict[str, str]:
         "platform": system,
         "host": name,
     }
-
-
-def _hash_seed() -> int | str:
-    seed = os.environ.get("PYTHONHASHSEED", "")
-    return int(seed) if seed.isdigit() else "random"
 
 
 def _code() -> str:

@@ -20,6 +20,7 @@ from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.session import Scope, Session, Unfinished, current
+from .._values import to_json
 from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
@@ -294,7 +295,7 @@ class RecordBlock(Block[Run]):
             "program": process.role.program,
             "ordinal": self.ordinal,
             "durability": options["durability"],
-            "clocks": _reality.clocks(),
+            "clocks": to_json(_reality.clocks()),
             "writer": writer(journal.path),
             "ordered": True,
             "boundary": list(OBSERVED),
@@ -397,7 +398,7 @@ class RecordBlock(Block[Run]):
         if session.state.children is not None:
             session.state.children.conclude()
             meta.update(session.state.children.as_dict())
-        meta["credentials"] = plugins.credentials()
+        meta["credentials"] = plugins.facts_to_record().get("credentials", [])
         ending.warn(session, error)
         spending = session.state.spending
         if spending is not None:

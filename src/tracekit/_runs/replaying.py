@@ -317,7 +317,9 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _opened(self, trace: Trace, verdict: Verdict, options: dict[str, Any]) -> Replay:
         session = self._session_of(trace, Redactor.of_process(options["redact"], trace=trace.path), options)
-        session.divergences.settings_changed = partial(_changed_settings, trace, session.redactor, plugins.settings())
+        session.divergences.settings_changed = partial(
+            _changed_settings, trace, session.redactor, plugins.facts_to_record().get("settings", {})
+        )
         files = options["live_files"]
         session.inputs.today = {"environment": options["live_env"], "file": files, "listing": files, "scan": files}
         if verdict.state == "incomplete":
@@ -346,7 +348,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         if session.trace.imported_from is not None:
             return  # it is unknown where the run was recorded
         recorded = session.trace.first.get("meta", {}).get("environment", {})
-        found = drift(recorded, environment(instrumentation.packages()))
+        found = drift(recorded, environment())
         verdict = session.report.verdict
         for sentence in found:
             session.report.remark("environment", sentence)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import callers, instrumentation, randomness, world
+from .._capture import callers, randomness, world
 from .._capture import guard as guards
 from .._journal.entry import meta_of
 from .._journal.reader import Trace, TraceReading, Verdict
@@ -233,7 +233,7 @@ class ResumeBlock(RecordBlock):
 
     def _drift(self, log: Followed, first: Mapping[str, Any]) -> list[Any]:
         recorded = meta_of(first).get("environment") or {}
-        found = drift(recorded, environment(instrumentation.packages()))
+        found = drift(recorded, environment())
         then, program = meta_of(first).get("program_command") or {}, this_program()
         same = program is not None and then.get("script") == program.script
         if program is not None and same and then.get("sha256", "") != file_hash(program).get("sha256", ""):
@@ -251,7 +251,7 @@ class ResumeBlock(RecordBlock):
             "gap_ns": max(0, _reality.time_ns() - last["ts_ns"]),
             "pid": os.getpid(),
             "writer": writer(path),
-            "environment": environment(instrumentation.packages()),
+            "environment": environment(),
         }
         if verdict.torn_bytes:
             about["cut_bytes"] = verdict.torn_bytes

@@ -988,7 +988,7 @@ class Recording:
     def meta(self, meta: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> bytes:
         """Return ``,"meta":{…}``, redacted, or nothing.
 
-        ``own`` are facts that tracekit itself relies on: they are not redacted, whatever the user's patterns match.
+        ``own`` are facts that tracekit itself relies on, as JSON: they are not redacted, whatever the user's patterns match.
         Dictionaries of the same name in both are merged.
         """
         if not meta:
@@ -997,7 +997,7 @@ class Recording:
         found = self._tree(to_json(dict(meta))) if data is None else b',"meta":%b' % data
         if own is None:
             return found
-        tree = to_json(dict(own))
+        tree = dict(own)
         for key, item in orjson.loads(found[len(b',"meta":') :]).items():
             tree[key] = {**tree[key], **item} if key in tree else item
         return b',"meta":%b' % dumps_in_order(tree)

@@ -175,6 +175,8 @@ def _needle(value: str) -> str:
     return max(_UNSAFE.split(value), key=len).encode().decode("latin-1")
 
 
+_NO_SECRET_KNOWN: Final = KnownSecrets({})
+
 #: Without these, a key consists of letters and digits, which are written the same in URLs and in JSON.
 _SIGNS_OF_KEYS: Final = dict.fromkeys(map(ord, "-._~"))
 
@@ -600,7 +602,7 @@ class Redactor:
         self._run = self
         self.placeholders: Final = Placeholders() if placeholders is None else placeholders
         #: The secrets whose exact text is known.
-        self.known = KnownSecrets({}).plus(of_environment(environment or {}))
+        self.known = _NO_SECRET_KNOWN.plus(of_environment(environment or {}))
         #: Equal states redact equally; replaced whenever something is learned. ``None``: only the built-in kinds.
         self.state: object = object() if self._user or self.known else None
         #: ``suspicious`` for encoded JSON without base64 data. Read it anew each time: learning replaces it.
@@ -706,7 +708,8 @@ class Redactor:
     def spans(self, text: str, *, open: bool = False) -> list[Span]:
         """Return the secrets as ``(start, end, kind)``, sorted and without overlaps. ``open``: the text may continue."""
         found = self._own_spans(text)
-        if len(text) >= SHORTEST and (open or _hot(text)):
+        # In ASCII texts the expressions for bytes are used, which are compiled anyway.
+        if len(text) >= SHORTEST and (open or (look(True)(text.encode()) if text.isascii() else look(False)(text))):
             found += find(text, open=open)
         return _apart(found) if found else found
 
@@ -1000,12 +1003,6 @@ def _listed(tree: list[Tree], done: list[tuple[Tree, list[Mark]]]) -> tuple[Tree
 
 def _hot_or_kept(data: bytes) -> bool:
     return look(True)(data) or b"REDACTED" in data
-
-
-def _hot(text: str) -> bool:
-    """Return whether a complete text may contain a secret of a known format. ASCII texts use the expressions for bytes,
-    which are compiled anyway."""
-    return look(True)(text.encode()) if text.isascii() else look(False)(text)
 
 
 def _text_of(tree: dict[str, Tree]) -> str | None:

@@ -28,7 +28,7 @@ from contextlib import suppress
 from typing import IO, Any, Final, NoReturn
 
 from .. import _reality
-from .._capture import guard, instrumentation, isolation, plugins, world
+from .._capture import guard, isolation, plugins, world
 from .._journal.reader import Trace
 from .._journal.store import Store
 from .._lazy import make_all
@@ -100,7 +100,7 @@ class _Server:
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
         compile_formats()
         make_all()
-        environment(instrumentation.packages())
+        environment()
         with warnings.catch_warnings():
             launch.ignore_warnings()
         self._adopts = isolation.adopt_orphans()
