@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tracekit._capture import clock, randomness
 from tracekit._capture.in_place import CodeExchange, FunctionExchange
-from tracekit._capture.patch import AttributePatch, Patch, PatchStack
+from tracekit._capture.patch import AttributePatch, PatchStack, ReversiblePatch
 
 NAMES = ("own", "inherited", "absent", "static", "klass")
 
@@ -59,7 +59,7 @@ def test_attribute_patches_in_any_order(plan: list[tuple[int, str, int]], betwee
     """Any patches on any owners, applied in any order and lifted meanwhile, leave every namespace as it was."""
     owners, watched = world()
     before = [dict(vars(owner)) for owner in watched]
-    patches: list[Patch] = [AttributePatch(owners[at], name, value) for at, name, value in plan]
+    patches: list[ReversiblePatch] = [AttributePatch(owners[at], name, value) for at, name, value in plan]
     stack = PatchStack()
     stack.apply(*patches)
     for step in between:
@@ -106,7 +106,7 @@ def test_exchanges_in_any_order(order: list[int]) -> None:
     exec("def answer(value=7, *, more=0):\n    return value + more", namespace)
     answer = namespace["answer"]
     code = answer.__code__
-    patches: list[Patch] = [
+    patches: list[ReversiblePatch] = [
         CodeExchange(answer, lambda real: lambda _proxy, *args, **kw: -real(*args, **kw)),
         FunctionExchange(time.monotonic, lambda _proxy: "monotonic"),
         FunctionExchange(time.ctime, lambda _proxy, args: ("ctime", args)),

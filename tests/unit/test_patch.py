@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tracekit import record
-from tracekit._capture.patch import AttributePatch, LatePatch, Patch, PatchStack, Switch
+from tracekit._capture.patch import AttributePatch, LatePatch, PatchStack, ReversiblePatch, Switch
 
 
 class Base:
@@ -144,7 +144,7 @@ def test_a_switch_asks_for_its_patches_again_when_a_module_has_come(monkeypatch:
     name = "tracekit_test_module"
     asked: list[object] = []
 
-    def patches() -> list[Patch]:
+    def patches() -> list[ReversiblePatch]:
         module = sys.modules.get(name)
         asked.append(module)
         return [] if module is None else [switch.once(module, "value", lambda bare: f"ours for {bare}")]

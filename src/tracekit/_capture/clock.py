@@ -32,7 +32,7 @@ from .in_place import (
     works,
 )
 from .leftovers import collecting
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, ReversiblePatch, Switch
 
 __all__ = ["activate", "deactivate", "degraded"]
 
@@ -217,7 +217,7 @@ def _day(date: Any) -> Any:
     return date if type(date) is _Real.date else _Real.date(date.year, date.month, date.day)
 
 
-def _date_patches() -> list[Patch]:
+def _date_patches() -> list[ReversiblePatch]:
     try:
         now = _class_method(_Real.datetime, "now", partial(_now, "datetime.datetime.now"))
         utcnow = partial(_utcnow, "datetime.datetime.utcnow", now.genuine)
@@ -248,12 +248,12 @@ def _try_class_method(owner: Any, name: str) -> None:
 # -- what to patch -----------------------------------------------------------------------------------------------------
 
 
-def _time_patches() -> list[Patch]:
+def _time_patches() -> list[ReversiblePatch]:
     names = (*PLAIN, "clock_gettime", "clock_gettime_ns", *FORMATS)
     return [_time_patch(name) for name in names if hasattr(_time, name)]
 
 
-def _time_patch(name: str) -> Patch:
+def _time_patch(name: str) -> ReversiblePatch:
     function = _reality.unfaked(_time, name)
     try:
         if name in _reality.__all__:
@@ -277,7 +277,7 @@ def _hook(name: str, real: Any, flags: int) -> Hook:
     return _of_one(f"time.{name}", real, flags)
 
 
-def _loop_patches() -> list[Patch]:
+def _loop_patches() -> list[ReversiblePatch]:
     return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, lambda real: _loop_time(_machine(real)))]
 
 
@@ -330,16 +330,16 @@ def _decides_what_is_due() -> bool:
         return False
 
 
-def _uvloop_patches() -> list[Patch]:
+def _uvloop_patches() -> list[ReversiblePatch]:
     loop = sys.modules["uvloop"].Loop
     return [AttributePatch(loop, "time", in_place.plain(_loop_time(loop.time), 0))]
 
 
-def _freezegun_patches() -> list[Patch]:
+def _freezegun_patches() -> list[ReversiblePatch]:
     """Hook freezegun's fakes, which replace the functions, like the functions themselves, whether time is frozen now or
     later."""
     api = sys.modules["freezegun.api"]
-    patches: list[Patch] = []
+    patches: list[ReversiblePatch] = []
     for name in (*PLAIN, "localtime", "gmtime", "strftime"):
         fake = getattr(api, f"fake_{name}", None)
         if fake is not None:
@@ -361,7 +361,7 @@ def _spread_hook(name: str, real: Any) -> Hook:
     return (lambda proxy, *args: hook(proxy, args)) if name in FORMATS else hook
 
 
-def _time_machine_patches() -> list[Patch]:
+def _time_machine_patches() -> list[ReversiblePatch]:
     """Hook time-machine, which patches the same C functions when a travel starts and stops: lift our hooks meanwhile,
     to stay above its own."""
     module = sys.modules["_time_machine"]
@@ -376,7 +376,7 @@ def _below(theirs: Callable[[], Any]) -> Callable[[], Any]:
     return patch
 
 
-_LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
+_LATER: Final[dict[str, Callable[[], list[ReversiblePatch]]]] = {
     "asyncio": _loop_patches,
     "uvloop": _uvloop_patches,
     "freezegun.api": _freezegun_patches,
@@ -385,7 +385,7 @@ _LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
 
 
 @cache
-def _core_patches() -> list[Patch]:
+def _core_patches() -> list[ReversiblePatch]:
     return [*_time_patches(), *_date_patches()]
 
 

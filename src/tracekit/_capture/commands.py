@@ -22,7 +22,7 @@ from .._values import to_json
 from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
 from .callers import by_asyncio
-from .patch import Patch, Switch
+from .patch import ReversiblePatch, Switch
 
 __all__ = [
     "BECOMING",
@@ -813,7 +813,7 @@ def _number_of(file: Any) -> Any:
     return file if isinstance(file, int) else file.fileno() if hasattr(file, "fileno") else None
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     found = [_by_descriptor.once(os, "read", _os_read), _by_descriptor.once(os, "write", _os_write)]
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:

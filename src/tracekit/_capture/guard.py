@@ -28,7 +28,7 @@ from .._runtime.step import Request, Spec
 from .._sources import STDLIB, TRACEKIT, in_packages, is_user_code
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import telemetry
-from .patch import AttributePatch, LatePatch, Patch, Switch, loaded, when_imported
+from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded, when_imported
 from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
 if TYPE_CHECKING:
@@ -626,7 +626,7 @@ class _Seams:
         self._natives_of: Mapping[str, Integration] | None = None
         self._natives: Mapping[str, list[Native]] = {}
         #: The replacements, each with its owner and the original: reused for later runs.
-        self._entrances: Final[dict[tuple[int, str], tuple[Any, Any, Patch]]] = {}
+        self._entrances: Final[dict[tuple[int, str], tuple[Any, Any, ReversiblePatch]]] = {}
         #: The processes, with their descendants, that this one had started before.
         self.before: frozenset[int] = frozenset()
         # It takes the function by name when it is imported, which must get the original.
@@ -686,7 +686,7 @@ class _Seams:
             self._native.add(key)
             return
         entrance = partial(_native_entrance, native)
-        patch: Patch = AttributePatch(owner, name, entrance(found))
+        patch: ReversiblePatch = AttributePatch(owner, name, entrance(found))
         try:
             self._live.stack.apply(patch)
         except TypeError:  # a type that takes no assignment
@@ -718,17 +718,17 @@ _SeamsOf = Callable[[Any, str, Note], Iterable[tuple[Any, str, Make]]]
 def _seams_of(kind: str, note: Note) -> Switch:
     """Return the switch for replacements of this kind in all loaded modules, and in others once they are imported."""
 
-    def late(name: str, seams: _SeamsOf) -> list[Patch]:
+    def late(name: str, seams: _SeamsOf) -> list[ReversiblePatch]:
         return [LatePatch(*seam) for seam in seams(loaded(name), kind, note)]
 
     return Switch(modules={name: partial(late, name, seams) for name, seams in _LATER.items()})
 
 
-def _of_files() -> list[Patch]:
+def _of_files() -> list[ReversiblePatch]:
     return [LatePatch(os, name, _pipe(check, name)) for name in ("mkfifo", "mknod") if hasattr(os, name)]
 
 
-def _of_acts() -> list[Patch]:
+def _of_acts() -> list[ReversiblePatch]:
     found = [LatePatch(os, name, _writing(check, name)) for name in _WRITERS if hasattr(os, name)]
     if sys.version_info < (3, 12):  # later versions raise an audit event for it
         found += [LatePatch(owner, name, _starting(check)) for owner, name in _thread_starts()]
@@ -962,7 +962,7 @@ def _descendants(pid: int) -> Iterator[int]:
 _FEEDING: Final = ("os.write", "os.writev", "FileIO.write", "BufferedWriter.write", "TextIOWrapper.write")
 
 
-def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[Patch]:
+def _pipe_seams(pipes: Mapping[tuple[int, int], str]) -> Iterable[ReversiblePatch]:
     """Yield patches for everything that writes to one of ``pipes``, immediately or when a buffer is full."""
     import io
 

@@ -29,7 +29,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any, Final
 
 from .._runtime.process import process
-from .patch import AttributePatch, Patch
+from .patch import AttributePatch, ReversiblePatch
 
 __all__ = [
     "NOARGS",
@@ -515,7 +515,7 @@ def _stub_for(code: CodeType, hook: Any) -> CodeType:
     return template.replace(co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def works(patch: Patch, *calls: Callable[[], Any], marker: object) -> str | None:
+def works(patch: ReversiblePatch, *calls: Callable[[], Any], marker: object) -> str | None:
     """Try ``patch``, whose hook returns ``marker`` in this thread, with ``calls``; return what is wrong with it, or
     ``None``."""
     process.kept.append(patch)  # another thread may still be inside it
@@ -537,7 +537,9 @@ def marking(marker: object, real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: marker if get_ident() == me else real(*args, **kwargs)
 
 
-def function_patch(module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]) -> Patch:
+def function_patch(
+    module: ModuleType, function: Any, make: Callable[[Any, int], Callable[..., Any]]
+) -> ReversiblePatch:
     """Return a patch that replaces the C function ``function`` of ``module``; ``make(genuine, flags)`` creates the
     hook.
 

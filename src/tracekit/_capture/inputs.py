@@ -34,7 +34,7 @@ from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
 from .guard import Attempt, allow, cross, read_from, temporary_directories
 from .in_place import CodeExchange
-from .patch import AttributePatch, LatePatch, Patch, Switch, loaded
+from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
 
 __all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
@@ -491,19 +491,20 @@ _PATHS: Final = 10_000
 
 
 @_reality.off_loop()
-def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> None:
-    """Record a file that the run is about to change or create.
+def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> str | None:
+    """Record a file that the run is about to change or create; return its resolved path if the run is what changes it.
 
     ``whole``: its present content matters, not only whether it exists. ``native``: code below Python opens it, and may
     read it.
     """
     scope = current.get()
     if scope is None:
-        return
+        return None
     asks = _asks() is not None
     package = None if asks or native else _asking_package()
     if package is not None and _watches(package):
-        return
+        return None
+    where: str | None = None
     state = scope.session.state
     lasting, state.extras.of(OwnFiles).lasting = (
         state.extras.of(OwnFiles).lasting,
@@ -516,7 +517,7 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> N
         state.extras.of(OwnFiles).lasting = lasting or not passes
         first = where not in files.found
         if not scope.live and not first and where in own:
-            return
+            return where
         with files.lock:
             if first:
                 files.found.add(where)
@@ -527,6 +528,7 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> N
                 _changes(scope, files, where)
             else:
                 own.add(where)
+    return where
 
 
 @contextmanager
@@ -844,26 +846,21 @@ def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
 
 def _making(original: Any) -> Any:
     """Wrap ``os.mkdir``; see ``OwnFiles.made``."""
-    changing = _changing((0,), made=0)(original)
 
     @wraps(original)
     def mkdir(*args: Any, **kwargs: Any) -> Any:
-        made = changing(*args, **kwargs)
         scope = current.get()
-        if scope is not None and not scope.live and args and not kwargs:
-            _has_made(scope, args[0])
+        named = scope is not None and not kwargs and args and isinstance(args[0], str | os.PathLike)
+        where = _about_to_write(args[0], whole=False) if named else None
+        made = original(*args, **kwargs)
+        if scope is not None and not scope.live and where is not None:
+            state = scope.session.state
+            with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+                if not state.extras.of(_Files).named(where)[1]:
+                    state.extras.of(OwnFiles).made.add(where)
         return made
 
     return mkdir
-
-
-@_reality.off_loop()
-def _has_made(scope: Scope, path: Any) -> None:
-    with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
-        where, state = os.path.realpath(path), scope.session.state
-        package = _asking_package()
-        if not state.extras.of(_Files).named(where)[1] and (package is None or not _watches(package)):
-            state.extras.of(OwnFiles).made.add(where)
 
 
 def _connecting(original: Any) -> Any:
@@ -1316,7 +1313,7 @@ def is_as_it_was(path: str, value: Any) -> bool:
 # -- patches -----------------------------------------------------------------------------------------------------------
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     found = _switch.made("all", _always)
     if "sqlite3" in sys.modules:
         found = found + _switch.made("sqlite3", _of_sqlite)
@@ -1328,7 +1325,7 @@ def _patches() -> list[Patch]:
     return found
 
 
-def _always() -> list[Patch]:
+def _always() -> list[ReversiblePatch]:
     environment = type(os.environ)
     variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
     bare = environment.__iter__, environment.__getitem__
@@ -1350,7 +1347,7 @@ def _always() -> list[Patch]:
     ]
 
 
-def _of_pathlib() -> list[Patch]:
+def _of_pathlib() -> list[ReversiblePatch]:
     """Patch ``Path.glob`` of Python 3.13, which has its own reference to the function that lists a directory."""
     if sys.version_info >= (3, 13):
         import glob  # before ``os.scandir`` is replaced: it keeps the function that it finds
@@ -1365,19 +1362,19 @@ def _of_pathlib() -> list[Patch]:
 _OWN_OPEN: Final = {"bz2": "_builtin_open", "tarfile": "bltn_open"}
 
 
-def _of_own_open(module: Any, name: str) -> list[Patch]:
+def _of_own_open(module: Any, name: str) -> list[ReversiblePatch]:
     """Patch a reference from before the first run; one that was made in a run is to what replaces ``open``."""
     is_genuine = isinstance(getattr(module, name, None), BuiltinFunctionType)
     return [LatePatch(module, name, _opening)] if is_genuine else []
 
 
-def _of_passwords() -> list[Patch]:
+def _of_passwords() -> list[ReversiblePatch]:
     function = sys.modules["getpass"].getpass
     replaced = type(function) is not FunctionType or function.__closure__  # by a test
     return [] if replaced else [CodeExchange(function, _asking_secretly)]
 
 
-def _of_sqlite() -> list[Patch]:
+def _of_sqlite() -> list[ReversiblePatch]:
     return [LatePatch(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
 
 

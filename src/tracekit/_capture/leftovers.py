@@ -26,7 +26,7 @@ from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.session import current
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, ReversiblePatch, Switch
 
 __all__ = ["LeftHandler", "WrappedHandler", "by_finalizer", "collecting", "kept"]
 
@@ -80,7 +80,7 @@ def _left(handler: Any) -> Any:
     return LeftHandler(handler) if replayed and own else handler
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     real = genuine(atexit.register)
 
     def register(_proxy: object, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ def _patches() -> list[Patch]:
     def get_handler(original: Any) -> Any:
         return lambda _exchange, signalnum: _own(original(signalnum))
 
-    patches: list[Patch] = [
+    patches: list[ReversiblePatch] = [
         CodeExchange(signal.signal, set_handler),  # type: ignore[arg-type]
         CodeExchange(signal.getsignal, get_handler),  # type: ignore[arg-type]
     ]

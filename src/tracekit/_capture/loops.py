@@ -27,7 +27,7 @@ from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
-from .patch import AttributePatch, Patch, Switch, loaded
+from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .signals import called_in_loop
 from .threads import (
     Entered,
@@ -45,7 +45,7 @@ from .timers import scope_of_timers
 __all__ = ["patches"]
 
 
-def patches(switch: Switch) -> list[Patch]:
+def patches(switch: Switch) -> list[ReversiblePatch]:
     """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
     once = switch.once
     found = [

@@ -24,8 +24,8 @@ __all__ = [
     "AttributePatch",
     "DecoratedPatch",
     "LatePatch",
-    "Patch",
     "PatchStack",
+    "ReversiblePatch",
     "Switch",
     "loaded",
     "looking_like",
@@ -38,7 +38,7 @@ MISSING: Final = object()
 _NEVER: Final = object()
 
 
-class Patch(Protocol):
+class ReversiblePatch(Protocol):
     """One reversible replacement. Applying it twice, or restoring it when it is not applied, does nothing."""
 
     @property
@@ -189,12 +189,12 @@ class PatchStack:
 
     def __init__(self) -> None:
         self._lock: Final = free_in_forks(threading.RLock())
-        self._applied: list[Patch] = []
+        self._applied: list[ReversiblePatch] = []
 
     def __len__(self) -> int:
         return len(self._applied)
 
-    def apply(self, *patches: Patch) -> None:
+    def apply(self, *patches: ReversiblePatch) -> None:
         """Apply ``patches`` on top. If one fails, those before it are restored and its error propagates."""
         with self._lock:
             new = [patch for patch in patches if patch not in self._applied] if self._applied else patches
@@ -226,7 +226,7 @@ class PatchStack:
                 self.apply(*patches)
 
 
-def _restore(patches: list[Patch]) -> list[str]:
+def _restore(patches: list[ReversiblePatch]) -> list[str]:
     covered: list[str] = []
     failure: BaseException | None = None
     for patch in reversed(patches):
@@ -250,19 +250,19 @@ class Switch:
 
     def __init__(
         self,
-        patches: Callable[[], list[Patch]] = list,
-        modules: Iterable[str] | Mapping[str, Callable[[], list[Patch]]] | Callable[[], Iterable[str]] = (),
+        patches: Callable[[], list[ReversiblePatch]] = list,
+        modules: Iterable[str] | Mapping[str, Callable[[], list[ReversiblePatch]]] | Callable[[], Iterable[str]] = (),
     ) -> None:
         self._core: Final = patches
         self._later: Final = modules if isinstance(modules, Mapping) else {}
         self._to_watch: Callable[[], Iterable[str]] | None = modules if callable(modules) else None
         self._modules: Final[list[str]] = []
         #: The result of ``patches()``, and the modules that were loaded at that time.
-        self._known: list[Patch] = []
+        self._known: list[ReversiblePatch] = []
         self._known_for: list[ModuleType | None] | None = None
         self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
-        self._made: Final[dict[object, list[Patch]]] = {}
+        self._made: Final[dict[object, list[ReversiblePatch]]] = {}
         self._watch(() if callable(modules) else modules)
         self.stack: Final = PatchStack()
         #: What could not be replaced in place on this interpreter, and the consequences.
@@ -279,7 +279,7 @@ class Switch:
                 self._modules.append(module)
                 when_imported(module, self._more)
 
-    def _patches(self) -> list[Patch]:
+    def _patches(self) -> list[ReversiblePatch]:
         """Return all patches that are possible now."""
         found = [*self._core()]
         for name, make in self._later.items():
@@ -288,17 +288,17 @@ class Switch:
                 found += self.made((name, id(module)), make)
         return found
 
-    def made(self, key: object, make: Callable[[], list[Patch]]) -> list[Patch]:
+    def made(self, key: object, make: Callable[[], list[ReversiblePatch]]) -> list[ReversiblePatch]:
         """Return the patches under ``key``, created at the first request."""
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = make()
         return found
 
-    def once(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+    def once(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> ReversiblePatch:
         """Return the patch of one attribute, the same one each time."""
 
-        def make() -> list[Patch]:
+        def make() -> list[ReversiblePatch]:
             found = vars(owner).get(name)
             if isinstance(found, classmethod):
                 return [AttributePatch(owner, name, classmethod(wrap(found.__func__)))]

@@ -31,7 +31,7 @@ from .callers import by_user, telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
 from .guard import Attempt
 from .leftovers import by_finalizer
-from .patch import Patch, Switch, loaded
+from .patch import ReversiblePatch, Switch, loaded
 from .processes import (
     VARIABLE,
     Admission,
@@ -1160,7 +1160,7 @@ entrances: Final = (
 )
 
 
-def patches(switch: Switch) -> list[Patch]:
+def patches(switch: Switch) -> list[ReversiblePatch]:
     """Return the patches of ``switch`` for those of these modules that are loaded."""
     found = []
     for module, owner, name, wrap in entrances:

@@ -33,7 +33,7 @@ from .._runtime.step import Request, Spec
 from . import commands, guard, inputs, signals
 from .callers import telemetry
 from .guard import Attempt
-from .patch import Patch, Switch
+from .patch import ReversiblePatch, Switch
 from .threads import parent_lane
 
 if TYPE_CHECKING:
@@ -727,7 +727,7 @@ os_entrances: Final = (
 )
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     found = []
     for module, owner, name, wrap in os_entrances:
         loaded: Any = sys.modules.get(module)

@@ -13,12 +13,12 @@ from .._reality import off_loop
 from .._runtime.callsite import caller, prompt
 from .._runtime.process import process
 from ..errors import ReplayError
-from .patch import Patch, Switch, loaded
+from .patch import ReversiblePatch, Switch, loaded
 
 __all__ = ["activate", "deactivate"]
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     pdb, pydevd = loaded("pdb"), loaded("pydevd")
     found = [] if pdb is None else [_switch.once(pdb.Pdb, "interaction", _outside_the_run)]
     if hasattr(pydevd, "PyDB"):

@@ -30,7 +30,7 @@ from .in_place import (
     plain,
     works,
 )
-from .patch import AttributePatch, Patch, Switch, when_imported
+from .patch import AttributePatch, ReversiblePatch, Switch, when_imported
 
 __all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state", "watch_numpy"]
 
@@ -131,10 +131,10 @@ def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...]
 
 
 @cache
-def _core_patches() -> list[Patch]:
+def _core_patches() -> list[ReversiblePatch]:
     from _random import Random
 
-    patches: list[Patch] = []
+    patches: list[ReversiblePatch] = []
     for name, make, sample in (("random", _random, ()), ("getrandbits", _getrandbits, (8,))):
         patches += _method_patches(Random, name, make, sample)
     _reality.repoint("urandom", genuine(os.urandom))
@@ -146,7 +146,9 @@ def _core_patches() -> list[Patch]:
     return patches
 
 
-def _method_patches(owner: type, name: str, make: Callable[[Any], Hook], sample: tuple[Any, ...]) -> list[Patch]:
+def _method_patches(
+    owner: type, name: str, make: Callable[[Any], Hook], sample: tuple[Any, ...]
+) -> list[ReversiblePatch]:
     try:
         generator = owner(0)
         marker, earlier = object(), partial(getattr(generator, name), *sample)
@@ -160,16 +162,16 @@ def _method_patches(owner: type, name: str, make: Callable[[Any], Hook], sample:
         return [AttributePatch(owner, name, make(vars(owner)[name]))]
 
 
-def _random_patches() -> list[Patch]:
+def _random_patches() -> list[ReversiblePatch]:
     # It keeps a second value for the next call: the number of its draws depends on calls before the run.
     return _code_patch(sys.modules["random"].Random.gauss, "random.gauss", None, None)
 
 
-def _uuid_patches() -> list[Patch]:
+def _uuid_patches() -> list[ReversiblePatch]:
     """Return the patches of ``uuid``'s functions that remember the last time stamp or the node; ``uuid4`` is 16 bytes
     of ``os.urandom``."""
     module: Any = sys.modules["uuid"]
-    patches: list[Patch] = []
+    patches: list[ReversiblePatch] = []
 
     def thaw(value: Any) -> Any:
         return module.UUID(hex=value[0], is_safe=module.SafeUUID(value[1]))
@@ -180,7 +182,7 @@ def _uuid_patches() -> list[Patch]:
     return patches + _code_patch(module.getnode, "uuid.getnode", None, None)
 
 
-def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]:
+def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[ReversiblePatch]:
     try:
         return [CodeExchange(function, partial(_whole, name, freeze, thaw))]
     except Unsupported as error:
@@ -188,11 +190,11 @@ def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]
         return []
 
 
-def _uuid_utils_patches() -> list[Patch]:
+def _uuid_utils_patches() -> list[ReversiblePatch]:
     module: Any = sys.modules["uuid_utils._uuid_utils"]
     # Its ``compat`` module is Python on top of these.
     pass_through(os.path.dirname(module.__file__))
-    patches: list[Patch] = []
+    patches: list[ReversiblePatch] = []
     for name in ("uuid1", "uuid4", "uuid6", "uuid7", "getnode", "_uuid4_int", "_uuid7_int"):
         function = getattr(module, name, None)
         if function is None:
@@ -203,9 +205,9 @@ def _uuid_utils_patches() -> list[Patch]:
     return patches
 
 
-def _fastuuid_patches() -> list[Patch]:
+def _fastuuid_patches() -> list[ReversiblePatch]:
     package: Any = sys.modules["fastuuid"]
-    patches: list[Patch] = []
+    patches: list[ReversiblePatch] = []
     for name in (
         "uuid1", "uuid4", "uuid7", "uuid_v1mc", "uuid4_bulk", "uuid7_bulk", "uuid4_as_strings_bulk", "uuid7_as_strings_bulk",
     ):  # fmt: skip
@@ -225,7 +227,7 @@ def _as_uuids(make: Any, value: Any) -> Any:
     return [make(one) for one in value] if isinstance(value, list) else make(value)
 
 
-def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Patch]:
+def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[ReversiblePatch]:
     try:
         return [FunctionExchange(function, _whole(name, freeze, thaw, genuine(function)))]
     except Unsupported as error:
@@ -233,7 +235,7 @@ def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Pat
         return []
 
 
-def _mail_patches() -> list[Patch]:
+def _mail_patches() -> list[ReversiblePatch]:
     """Hook message ids of mails, made from the time, a random number, the process id, and the name of the host, which
     is looked up."""
     from socket import getfqdn
@@ -263,7 +265,7 @@ def _mail_patches() -> list[Patch]:
 _NAMING: Final = frozenset(("tempfile", "tracekit._capture.inputs"))
 
 
-def _tempfile_patches() -> list[Patch]:
+def _tempfile_patches() -> list[ReversiblePatch]:
     """Hook the random part of temporary file names. If a name is taken, the next one is drawn for real: that is not a
     draw of the program."""
     names: Any = getattr(sys.modules["tempfile"], "_RandomNameSequence", None)
@@ -294,7 +296,7 @@ def _from_hex(value: str) -> int:
     return int(value, 16)
 
 
-_LATER: Final[dict[str, Callable[[], list[Patch]]]] = {
+_LATER: Final[dict[str, Callable[[], list[ReversiblePatch]]]] = {
     "random": _random_patches,
     "uuid": _uuid_patches,
     "uuid_utils._uuid_utils": _uuid_utils_patches,

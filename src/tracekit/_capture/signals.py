@@ -26,7 +26,7 @@ from .._sources import is_tracekit
 from ..errors import ReplayError
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
 from .leftovers import LeftHandler, WrappedHandler, collecting
-from .patch import AttributePatch, Patch, Switch
+from .patch import AttributePatch, ReversiblePatch, Switch
 from .timers import scope_of_timers
 
 if TYPE_CHECKING:
@@ -279,8 +279,8 @@ def _pause(real: Callable[[], Any]) -> Callable[..., Any]:
     return pause
 
 
-def _patches() -> list[Patch]:
-    found: list[Patch] = [
+def _patches() -> list[ReversiblePatch]:
+    found: list[ReversiblePatch] = [
         CodeExchange(signal.signal, _handling),  # type: ignore[arg-type]
         CodeExchange(signal.getsignal, lambda original: lambda _, number: _own(original(number))),  # type: ignore[arg-type]
         *_exchanged("raise_signal", _raise_signal),
@@ -301,7 +301,7 @@ def _patches() -> list[Patch]:
     return found
 
 
-def _exchanged(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[Patch]:
+def _exchanged(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[ReversiblePatch]:
     """Return the patch of a function of ``signal``: in place if possible, else of the module's attribute."""
     function = getattr(signal, name, None)
     if function is None:

@@ -26,7 +26,7 @@ from ..errors import ReplayError, RunStateError
 from . import guard, handed
 from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, walk
 from .in_place import CodeExchange, MethodEntry, Unsupported
-from .patch import AttributePatch, Patch, Switch, loaded
+from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
 
 __all__ = [
@@ -231,14 +231,14 @@ pass_through(os.path.join(STDLIB, "queue.py"))
 _numbers: Final = count(1)
 
 
-def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[Patch]:
+def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[ReversiblePatch]:
     """Return the patches for ``switch``; ``scope_of`` returns the scope in which a hand-over belongs to the run."""
 
     def scope() -> Scope | None:
         found = scope_of()
         return found if found is not None and found.session.state.ordered else None
 
-    once, found = switch.once, list[Patch]()
+    once, found = switch.once, list[ReversiblePatch]()
     if (pool := loaded("concurrent.futures.thread")) is not None:
         found.append(once(pool._WorkItem, "run", _run))
     if (queue := loaded("queue")) is not None:
@@ -539,7 +539,7 @@ _in_turn: Final[WeakKeyDictionary[Any, _InTurn]] = WeakKeyDictionary()
 os.register_at_fork(after_in_child=_in_turn.clear)
 
 
-def _of_a_library(switch: Switch, kind: type[Any], library: QueueClass, scope: _ScopeOf) -> list[Patch]:
+def _of_a_library(switch: Switch, kind: type[Any], library: QueueClass, scope: _ScopeOf) -> list[ReversiblePatch]:
     import queue
 
     def taken(original: Any) -> Any:
@@ -579,7 +579,7 @@ def _looked_for(original: Any, scope_of: _ScopeOf) -> Any:
     return wait
 
 
-def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[Patch]:
+def _of_simple_queues(queue: Any, scope: _ScopeOf) -> list[ReversiblePatch]:
     kind, empty = queue.SimpleQueue, queue.Empty
     try:
         get, put = vars(kind)["get"], vars(kind)["put"]
@@ -667,7 +667,7 @@ def _patience(args: tuple[Any, ...], options: Any) -> tuple[Any, Any]:
 # -- waiting for futures -----------------------------------------------------------------------------------------------
 
 
-def _waiting(futures: Any, scope_of: _ScopeOf) -> list[Patch]:
+def _waiting(futures: Any, scope_of: _ScopeOf) -> list[ReversiblePatch]:
     """Return patches for ``wait`` and ``as_completed``, in place, since they are imported by name."""
     return [
         _Exchanged(futures.wait, _call_wait, _wait, scope_of),
@@ -830,7 +830,7 @@ _WORKERS: Final = frozenset(
 )
 
 
-def _pool_patches() -> list[Patch]:
+def _pool_patches() -> list[ReversiblePatch]:
     """Return the patches for the modules that are loaded."""
     found = [_switch.once(threading.Thread, "start", _start)]
     pool = loaded("concurrent.futures.thread")
@@ -1043,8 +1043,8 @@ def _not_covered(scheduler: Scheduler) -> RunStateError:
     )
 
 
-def _uncovered_patches() -> list[Patch]:
-    found: list[Patch] = []
+def _uncovered_patches() -> list[ReversiblePatch]:
+    found: list[ReversiblePatch] = []
     for scheduler in _schedulers():
         for module, attribute in scheduler.starts:
             *way, name = attribute.split(".")
@@ -1055,7 +1055,7 @@ def _uncovered_patches() -> list[Patch]:
     return found
 
 
-def _refusing(owner: Any, name: str, scheduler: Scheduler) -> list[Patch]:
+def _refusing(owner: Any, name: str, scheduler: Scheduler) -> list[ReversiblePatch]:
     """Return the patch of a function that starts something: in place for Python functions, which are imported by name."""
     start = vars(owner)[name]
 
@@ -1102,5 +1102,5 @@ _switch: Final = Switch(lambda: _patches(), _modules)
 activate, deactivate = _switch.activate, _switch.deactivate
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     return _uncovered_patches() + _pool_patches()

@@ -16,7 +16,7 @@ from . import threads as handover
 from .callers import by_observer, by_user
 from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
 from .leftovers import collecting
-from .patch import AttributePatch, Patch, Switch, loaded
+from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 
 __all__ = ["activate", "deactivate", "scope_of_timers"]
 
@@ -38,14 +38,16 @@ _own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
 
 
-def _blocking_patches() -> list[Patch]:
+def _blocking_patches() -> list[ReversiblePatch]:
     once = _switch.once
 
-    def limited(owner: Any, name: str, limit: Callable[..., Any], late: Any, ask: _Ask | None = None) -> Patch:
+    def limited(
+        owner: Any, name: str, limit: Callable[..., Any], late: Any, ask: _Ask | None = None
+    ) -> ReversiblePatch:
         called = f"{owner.__name__}.{name}"
         return once(owner, name, lambda original: _limited(original, called, limit, late, ask, scope_of_timers))
 
-    def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = _nothing) -> Patch:
+    def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = _nothing) -> ReversiblePatch:
         return once(owner, name, lambda original: _asked(original, f"{owner.__name__}.{name}", agree, scope_of_timers))
 
     found = [
@@ -90,7 +92,7 @@ def _blocking_patches() -> list[Patch]:
     return found + _switch.made("locks", _question_locks)
 
 
-def _question_locks() -> list[Patch]:
+def _question_locks() -> list[ReversiblePatch]:
     """Return patches for locks, whose types take no assignment and are replaced in another way."""
     try:
         return _of_locks(scope_of_timers)
@@ -439,8 +441,8 @@ def _add_done_callback(original: Any) -> Any:
     return add_done_callback
 
 
-def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[Patch]:
-    def asked(name: str) -> Patch:
+def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[ReversiblePatch]:
+    def asked(name: str) -> ReversiblePatch:
         return MethodEntry(kind, name, lambda original: _asked(original, f"SimpleQueue.{name}", _nothing, scope_of))
 
     try:
@@ -449,7 +451,7 @@ def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[Patch]:
         return []
 
 
-def _of_locks(scope_of: _Scope) -> list[Patch]:
+def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
     """Return patches for ``acquire`` without or with a limit, and ``locked``."""
 
     def acquire(original: Any) -> Any:
@@ -526,7 +528,7 @@ def scope_of_timers() -> Scope | None:
     return here()
 
 
-def _patches() -> list[Patch]:
+def _patches() -> list[ReversiblePatch]:
     return [
         *_blocking_patches(),
         *_switch.made("sleep", lambda: [_sleep_patch()]),
@@ -537,7 +539,7 @@ def _patches() -> list[Patch]:
 # -- time.sleep --------------------------------------------------------------------------------------------------------
 
 
-def _sleep_patch() -> Patch:
+def _sleep_patch() -> ReversiblePatch:
     """Patch ``sleep`` in place if possible, so that references imported by name are covered; else the module's
     attribute."""
     bare = time.sleep  # noqa: TID251

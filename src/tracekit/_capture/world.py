@@ -19,12 +19,12 @@ from .._runtime.session import current, owner
 from .._sources import in_packages
 from . import clock, commands, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
 from .leftovers import collecting
-from .patch import LatePatch, Patch, Switch, loaded
+from .patch import LatePatch, ReversiblePatch, Switch, loaded
 
 __all__ = ["active", "enter", "event_loops", "leave"]
 
 
-def _of_event_loops() -> list[Patch]:
+def _of_event_loops() -> list[ReversiblePatch]:
     if loaded("asyncio") is None:
         return []
     from . import loops
@@ -32,7 +32,7 @@ def _of_event_loops() -> list[Patch]:
     return loops.patches(event_loops)
 
 
-def _of_subprocesses() -> list[Patch]:
+def _of_subprocesses() -> list[ReversiblePatch]:
     return popen.patches(subprocesses) if any(map(loaded, _STARTING)) else []
 
 
@@ -80,7 +80,7 @@ def _executing(original: Any) -> Any:
     return exec_module
 
 
-def _of_imports() -> list[Patch]:
+def _of_imports() -> list[ReversiblePatch]:
     # The class from which both loaders of Python modules, of sources and of compiled files, inherit it.
     loader = next(one for one in importlib.machinery.SourceFileLoader.__mro__ if "exec_module" in vars(one))
     return [LatePatch(loader, "exec_module", _executing)]

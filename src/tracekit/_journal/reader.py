@@ -882,7 +882,8 @@ class Trace:
         #: What was read last, from which offset on. Every entry taken from it is checked against its hash.
         self._ahead: tuple[int, bytes] = (0, b"")
         #: The first and the last entry, once they have been read.
-        self._ends: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._first_entry: dict[str, Any] | None = None
+        self._last_entry: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
         self._error: TraceIntegrityError | None = None
         self._blobs: Final = Blobs(self.entry, self.path, limits)
@@ -1105,17 +1106,16 @@ class Trace:
     def first(self) -> dict[str, Any]:
         """The first entry, which describes the run; a shared object, not to be modified. Raises ``IndexError`` if there
         is none."""
-        return self._first_and_last()[0]
+        if self._first_entry is None:
+            self._first_entry = self.entry(1)
+        return self._first_entry
 
     @property
     def last(self) -> dict[str, Any]:
         """The last entry, which is an end unless the run is incomplete; a shared object, as ``first`` is."""
-        return self._first_and_last()[1]
-
-    def _first_and_last(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        if self._ends is None:
-            self._ends = self.entry(1), self.entry(len(self))
-        return self._ends
+        if self._last_entry is None:
+            self._last_entry = self.entry(len(self))
+        return self._last_entry
 
     @property
     def ended(self) -> bool:
