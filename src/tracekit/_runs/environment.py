@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
+from .._capture import zones
 from .._capture.plugins import known
 from .._journal import keys as journal_keys
 from .._lazy import NamedTuple
@@ -163,6 +164,7 @@ def this_program() -> Program | None:
 _COMPARED: Final = (
     ("implementation", "the interpreter"),
     ("hash_seed", "the hash seed"),
+    ("time_zone", "the time zone"),
     ("revision", "the code revision"),
 )
 _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
@@ -171,7 +173,7 @@ _REF_LIMIT: Final = 1 << 24  # a packed-refs file beyond this is not read
 @_reality.off_loop()
 def environment() -> dict[str, Any]:
     """Return the place of a run for ``run.started``: ``python``, ``implementation``, ``platform``, ``host``,
-    ``packages``, ``revision``, ``hash_seed``.
+    ``packages``, ``revision``, ``hash_seed``, ``time_zone``, ``time_zone_rule``.
 
     ``packages`` are those that the registered integrations support and whose module (of the same name, ``-`` as ``_``)
     is loaded, with their versions. ``hash_seed`` is the number set by ``PYTHONHASHSEED``, or ``"random"``.
@@ -187,6 +189,7 @@ def environment() -> dict[str, Any]:
         "packages": packages,
         "revision": git_revision(_code()),
         "hash_seed": int(seed) if seed.isdigit() else "random",
+        **zones.local_zone(),
     }
 
 

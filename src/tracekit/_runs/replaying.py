@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .. import _reality
-from .._capture import callers, handed, inputs, instrumentation, plugins, processes, randomness, stdio, world
+from .._capture import callers, handed, inputs, instrumentation, plugins, processes, randomness, stdio, world, zones
 from .._capture import guard as guards
 from .._capture.guard import Attempt
 from .._journal.entry import ENDS, meta_of
@@ -187,8 +187,10 @@ class ReplayBlock(Block["ReplayBlock"]):
         self._session = session = self._open(options)
         include_user_modules(session.trace)
         try:
-            self._check_environment(session, options)
             with ExitStack() as taken:
+                if options["guard"] != "context":  # beside live traffic, which has the process's own zone
+                    taken.callback(zones.take_on(meta_of(session.trace.first).get("environment") or {}))
+                self._check_environment(session, options)
                 self._acquire(session, options, taken)
                 self._taken = taken.pop_all()
         except BaseException:
@@ -347,7 +349,7 @@ class ReplayBlock(Block["ReplayBlock"]):
     def _check_environment(self, session: Replay, options: dict[str, Any]) -> None:
         if session.trace.imported_from is not None:
             return  # it is unknown where the run was recorded
-        recorded = session.trace.first.get("meta", {}).get("environment", {})
+        recorded = meta_of(session.trace.first).get("environment") or {}
         found = drift(recorded, environment())
         verdict = session.report.verdict
         for sentence in found:

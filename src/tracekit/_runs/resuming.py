@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import callers, randomness, world
+from .._capture import callers, randomness, world, zones
 from .._capture import guard as guards
 from .._journal.entry import meta_of
 from .._journal.reader import Trace, TraceReading, Verdict
@@ -198,6 +198,7 @@ class ResumeBlock(RecordBlock):
 
     def _acquire(self, journal: Journal, log: Followed, verdict: Verdict, taken: ExitStack) -> None:
         first, last = log.trace.first, log.trace.last
+        taken.callback(zones.take_on(meta_of(first).get("environment") or {}))
         found = self._drift(log, first)
         self._session = session = self._resumption = Resumption(
             journal,
