@@ -123,17 +123,19 @@ class _Tuple(tuple):  # type: ignore[type-arg]
     if TYPE_CHECKING:
         _fields: tuple[str, ...]
         _field_defaults: dict[str, Any]
+        #: The class whose base is ``NamedTuple``, and how many objects it and its subclasses have.
+        _declared: Any
         _created: int
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        owner: Any = next(one for one in cls.__mro__ if "_fields" in vars(one))
+        owner: Any = cls._declared
         if owner._created < _FEW:
             owner._created += 1
             given = {**owner._field_defaults, **kwargs}
             others = owner._fields[len(args) :]
             if len(args) <= len(owner._fields) and given.keys() >= {*others} and kwargs.keys() <= {*others}:
                 return tuple.__new__(cls, (*args, *map(given.__getitem__, others)))
-        made = namedtuple(owner.__name__, vars(owner)["_fields"], defaults=vars(owner)["_field_defaults"].values())  # type: ignore[misc]
+        made = namedtuple(owner.__name__, owner._fields, defaults=owner._field_defaults.values())  # type: ignore[misc]
         setattr(owner, "__new__", vars(made)["__new__"])  # noqa: B010  # a type checker takes it for a method
         return cls.__new__(cls, *args, **kwargs)
 
@@ -173,7 +175,9 @@ class _Naming(type):
         names |= {"__slots__": (), "_fields": fields, "_field_defaults": defaults, "__match_args__": fields}
         names["_created"] = 0
         names |= {field: _tuplegetter(at, None) for at, field in enumerate(fields)}
-        return type(name, (_Tuple,), names)
+        made: Any = type(name, (_Tuple,), names)
+        made._declared = made
+        return made
 
 
 if not TYPE_CHECKING:

@@ -365,7 +365,7 @@ class Terms:
         self.contract: Final = contract
         self.parameters: Final = parameters_of(function)
         contract.check(tool, side_effect)
-        self.key: Final = self._from_arguments("idempotency_key", idempotency_key)
+        self.key: Final = self._key_of(idempotency_key)
         self.cost: Final = self._cost(cost_units)
         fallbacks = _listed(fallback)
         self._check_shape(shape, compensate, fallbacks)
@@ -405,7 +405,9 @@ class Terms:
                 "leave it out, or let the tool return a list",
             )
 
-    def _from_arguments(self, field: str, declared: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+    def _key_of(self, declared: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+        """Return the function that takes the key from the bound arguments; ``None`` if none is declared."""
+        field = "idempotency_key"
         if declared is None:
             return None
         if isinstance(declared, str):

@@ -1019,7 +1019,6 @@ class Store:
         durability: Durability = "effects",
         encode_read: Callable[[Any], bytes] | None = None,
         accept_lost_tail: bool = False,
-        limits: Limits = DEFAULT,
         collect: Sequence[type[Collector]] = (),
         check: Callable[[Trace, Verdict], None] | None = None,
     ) -> tuple[Journal, Verdict]:
@@ -1042,7 +1041,7 @@ class Store:
             raise _unwritable(path, file_name(path).stem, error, _UNCHANGED) from error
         try:
             lock(fd, path)
-            with Trace(path, limits, collect=collect) as trace:
+            with Trace(path, collect=collect) as trace:
                 verdict = self.judge(trace)
                 if verdict.state == "broken" and not (accept_lost_tail and verdict.lost_tail):
                     raise _broken(path, verdict)

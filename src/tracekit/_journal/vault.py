@@ -35,12 +35,12 @@ _STEP: Final = 64
 _SALT, _NONCE = 16, 12
 
 
-def vault_key(path: str | None = None) -> bytes | None:
-    """Return the key from the file at ``path`` or at ``TRACEKIT_VAULT_KEY_FILE``; ``None`` if neither is set.
+def vault_key() -> bytes | None:
+    """Return the key from the file that ``TRACEKIT_VAULT_KEY_FILE`` names; ``None`` if that is not set.
 
     Raises ``TraceError`` if the file can't be read or has less than 16 bytes: the user wants the values kept.
     """
-    where = path or os.environ.get(KEY_VARIABLE)
+    where = os.environ.get(KEY_VARIABLE)
     if not where:
         return None
     _cipher()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExactlyOnce", "inherit_keys", "share", "under_policies"]
 
-#: All methods of a session except ``begin``.
+#: The methods of a session that go straight to the recorder: all but ``begin``.
 _STRAIGHT: Final = [
     name for name, member in vars(Around).items() if callable(member) and name[0] != "_" and name != "begin"
 ]
@@ -35,8 +35,8 @@ class ExactlyOnce(Around):
         super().__init__(recorder)
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
-        # All other methods go straight to the recorder.
-        vars(self).update({name: getattr(recorder, name) for name in _STRAIGHT})
+        for name in _STRAIGHT:
+            setattr(self, name, getattr(recorder, name))
 
     def begin(self, scope: Scope, request: Request) -> Step:
         if request.once_key is None:

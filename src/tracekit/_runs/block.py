@@ -142,7 +142,16 @@ class Block(ABC, Generic[E]):
         """Return a block like this one, for another call of a decorated function."""
 
     def __enter__(self) -> E:
-        return self._start()
+        if self._entered:
+            raise RunStateError(
+                f"this {self.verb}() block was entered before",
+                next_action="call record() or replay() again for each block",
+            )
+        if process.forbidden is not None:
+            process.forbidden(self.verb)
+        refuse_uncovered()
+        self._entered = True
+        return self._enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -152,7 +161,7 @@ class Block(ABC, Generic[E]):
         return stopped or None  # type: ignore[return-value]  # a program's own exceptions are never swallowed
 
     async def __aenter__(self) -> E:
-        return self._start()
+        return self.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -164,18 +173,6 @@ class Block(ABC, Generic[E]):
 
     async def _drain(self) -> None:
         """Wait for open lanes of this loop to end."""
-
-    def _start(self) -> E:
-        if self._entered:
-            raise RunStateError(
-                f"this {self.verb}() block was entered before",
-                next_action="call record() or replay() again for each block",
-            )
-        if process.forbidden is not None:
-            process.forbidden(self.verb)
-        refuse_uncovered()
-        self._entered = True
-        return self._enter()
 
     def _inside(self, outer: Scope, next_action: str) -> RunStateError:
         """Return the error for a block inside the block of another run."""
@@ -296,12 +293,12 @@ def strings(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-def outputs_by_step(name: str, value: Any) -> None:
-    """Raise ``TypeError`` unless it is ``None`` or a dictionary keyed by the numbers of steps."""
-    taken_as(name, value, Mapping, "a dictionary of outputs by step")
+def outputs_by_step(value: Any) -> None:
+    """Raise ``TypeError`` unless ``supply`` is ``None`` or a dictionary keyed by the numbers of steps."""
+    taken_as("supply", value, Mapping, "a dictionary of outputs by step")
     for step in value or ():
         if type(step) is not int:
-            raise TypeError(f"{name}: a step must be the number of an entry, not {step!r}")
+            raise TypeError(f"supply: a step must be the number of an entry, not {step!r}")
 
 
 def run_id(value: Any) -> None:

@@ -40,16 +40,9 @@ __all__ = ["DEFAULTS", "RecordBlock", "RecordedProgram", "begin", "enclose", "en
 # ``run.warnings`` and issued as a Python warning; a *quiet* one is not issued.
 
 
-class _CalledOutside:
-    """The calls made outside every run before a recording began."""
-
-    def __init__(self) -> None:
-        self.before: dict[str, int] = {}
-
-
 def begin(session: Recording) -> None:
     """Start noting what ``session`` can't capture."""
-    session.state.extras.of(_CalledOutside).before = process.count_outside()
+    session.report.outside_before = process.count_outside()
     instrumentation.run_started(session)
 
 
@@ -65,7 +58,7 @@ def end(session: Recording, *, left_elsewhere: bool = False) -> None:
         if left_elsewhere
         else "a thread or callback may have lost it"
     )
-    for name in process.called_outside_since(session.state.extras.of(_CalledOutside).before)[:10]:
+    for name in process.called_outside_since(session.report.outside_before)[:10]:
         session.report.warn(
             f"{name!r} was called outside every run while this one was recorded: {why}",
             uncaptured=True,

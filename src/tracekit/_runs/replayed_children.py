@@ -137,8 +137,8 @@ class ReplayedChild:
         """Whether it has been asked and has not answered."""
         return bool(self._questions) and self.last_answer is None
 
-    def idle_state(self, meanwhile: Callable[[], bool] | None = None, *, if_done: bool = False) -> IdleState | None:
-        """Return its state once it is idle or, ``if_done``, has no recorded step left; ``None`` if it has ended.
+    def idle_state(self, meanwhile: Callable[[], bool] | None = None) -> IdleState | None:
+        """Return its state once it is idle or has no recorded step left; ``None`` if it has ended.
 
         Waits for however long it computes. ``meanwhile`` is called repeatedly; once it returns true, the process has
         ended.
@@ -146,7 +146,7 @@ class ReplayedChild:
         begun = _reality.monotonic()
         while self.report() is None and self.runs():
             state = self.state()
-            if state is not None and (not state["busy"] or (if_done and not state["count"])):
+            if state is not None and not (state["busy"] and state["count"]):
                 return state
             self.report_long_wait(begun)
             if meanwhile is None:
@@ -182,7 +182,7 @@ class ReplayedChild:
 
     def wait_until_idle(self) -> None:
         """Let the process run until it is idle, before the program ends it by a signal (which it may wait for)."""
-        self._last_state = self.idle_state(if_done=True) or self._last_state
+        self._last_state = self.idle_state() or self._last_state
 
     def needs_signal(self, number: int) -> bool:
         """Count a signal that the program sends; return whether it has to be sent for its recorded effect.
@@ -210,7 +210,7 @@ class ReplayedChild:
         return status
 
     def let_run(self, step: Callable[[], bool]) -> None:
-        self.idle_state(step, if_done=True)
+        self.idle_state(step)
 
     def let_end(self) -> None:
         """Wait for the process to end, as the recorded one did here; kill it if its log stops without an end.

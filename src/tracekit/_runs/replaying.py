@@ -275,7 +275,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in place of a ``record()`` with these options."""
-        self._start()
+        self.__enter__()
         run = Run(self._imported or self.session, self.session.trace.path, options["name"])
         register(self._seen, run)
         identify(self._seen, options)

@@ -100,7 +100,7 @@ class ResumeBlock(RecordBlock):
 
     def begin_for(self, options: Mapping[str, Any]) -> Run:
         """Begin in place of a ``record()`` with these options."""
-        run = self._start()
+        run = self.__enter__()
         identify(self.session, options)
         return run
 
@@ -382,7 +382,7 @@ def resume(
     """
     block.run_to_replay(run, Run, "resume")
     block.taken_as("store", store, (str, os.PathLike, Store), "a directory")
-    block.outputs_by_step("supply", supply)
+    block.outputs_by_step(supply)
     options = {
         **DEFAULTS,
         "name": None,

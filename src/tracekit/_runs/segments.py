@@ -158,13 +158,13 @@ def _forked(parent: Recording, store: Store, scope: Scope | None) -> Recording:
     return child
 
 
-def end_part(session: Recording, error: BaseException | None = None) -> None:
+def end_part(session: Recording) -> None:
     """End, in a forked child, the block that was open in the parent: the child may end only its own segment."""
     role = process.role
     if isinstance(role, RecordedProcess) and role.session is session:
         role.end()
     else:
-        end_segment(session, error)
+        end_segment(session)
 
 
 class Segment:

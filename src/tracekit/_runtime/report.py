@@ -28,6 +28,8 @@ class RunReport:
         self.quiet: Final[list[str]] = []
         #: Those of either list which mean that a replay will lack something.
         self.uncaptured: Final[list[str]] = []
+        #: How often each call had been made outside every run when this one began.
+        self.outside_before: dict[str, int] = {}
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
         """Report a sentence at the run's end; ``quiet``: in the trace alone; ``uncaptured``: a replay would lack

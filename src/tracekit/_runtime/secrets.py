@@ -477,17 +477,17 @@ def _after(last: str) -> str:
     return f"(?<=[{first}][{second}]{re.escape(last)})(?:{exact})"
 
 
-def _beginning(at: str) -> str:
-    """Return an expression for the prefixes that don't end in a sign, from their last ``at`` on (none has two)."""
+def _from_their_a() -> str:
+    """Return an expression for the prefixes that don't end in a sign, from their last ``A`` on (none has two)."""
     found = [
-        row
+        (row, row.prefix.rindex("A"))
         for row in FORMATS.values()
-        if row.prefix[-1].isalnum() and at in row.prefix and row.prefix not in _ELSEWHERE
+        if row.prefix[-1].isalnum() and "A" in row.prefix and row.prefix not in _ELSEWHERE
     ]
     return "|".join(
-        (f"(?<={row.prefix[: row.prefix.rindex(at) + 1]})" if row.prefix.rindex(at) else "")
-        + f"{row.prefix[row.prefix.rindex(at) + 1 :]}{_ALPHABETS[row.alphabet]}{{{_FOLLOW}}}"
-        for row in found
+        (f"(?<={row.prefix[: at + 1]})" if at else "")
+        + f"{row.prefix[at + 1 :]}{_ALPHABETS[row.alphabet]}{{{_FOLLOW}}}"
+        for row, at in found
     )
 
 
@@ -991,7 +991,7 @@ _ANCHORS: Final = (
     ),
     Anchor(
         "A",
-        rf"A(?={_BODY_64}{{{_FOLLOW}}})(?:{_beginning('A')}|A(?<=[0-9]:AA){_BODY}{{30}})",
+        rf"A(?={_BODY_64}{{{_FOLLOW}}})(?:{_from_their_a()}|A(?<=[0-9]:AA){_BODY}{{30}})",
         False,
         _telegram,
     ),

@@ -659,11 +659,10 @@ class Spending:
         budget: Budget,
         entries: Iterable[Mapping[str, Any]],
         *,
-        name: str = "run",
         prices: Prices | None = None,
     ) -> Spending:
         """Create the ledger of a resumed run from its log. Time during which no process ran it does not count."""
-        made = cls(budget, name=name, prices=prices)
+        made = cls(budget, name="run", prices=prices)
         made.from_log = True
         made.read(entries)
         return made

@@ -89,11 +89,11 @@ class Story:
         for line in lines:
             self.console.print(Text("   │ ", style="dim") + Text(line, style="yellow"), soft_wrap=True)
 
-    def quote_end(self, text: str, limit: int = 10) -> None:
-        """Quote the last ``limit`` lines of what a program wrote, where the reason of its end is."""
+    def quote_end(self, text: str) -> None:
+        """Quote the last ten lines of what a program wrote, where the reason of its end is."""
         lines = text.rstrip().splitlines()
-        left_out = [f"{len(lines) - limit} lines before these …"] if len(lines) > limit else []
-        self.quote("\n".join([*left_out, *lines[-limit:]]))
+        left_out = [f"{len(lines) - 10} lines before these …"] if len(lines) > 10 else []
+        self.quote("\n".join([*left_out, *lines[-10:]]))
 
 
 # -- workspace ---------------------------------------------------------------------------------------------------------
