@@ -56,6 +56,7 @@ __all__ = [
     "segment_in",
     "segment_of",
     "segment_state",
+    "store_named",
     "summary",
     "valid_run_id",
     "with_segments",
@@ -719,7 +720,7 @@ def shown_as(path: str) -> str:
     """Return how to name the run in this file in a command, here and now: its id if that finds it, else the path."""
     import shlex
 
-    store = os.path.abspath(os.environ.get("TRACEKIT_DIR") or ".tracekit")
+    store = os.path.abspath(store_named(None))
     here = os.path.dirname(os.path.abspath(path)) == os.path.join(store, "runs")
     return file_name(path).stem if here and path.endswith(SUFFIX) else shlex.quote(os.path.abspath(path))
 
@@ -736,6 +737,11 @@ _URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
 def is_url(text: object) -> bool:
     """Return whether a store or run is named by a URL."""
     return isinstance(text, str) and _URL.match(text) is not None
+
+
+def store_named(store: str | os.PathLike[str] | None) -> str:
+    """Return the directory or URL of the store that is meant: ``store``, else ``TRACEKIT_DIR``, else ``.tracekit``."""
+    return os.fspath(store or os.environ.get("TRACEKIT_DIR") or ".tracekit")
 
 
 #: The newest run, or an earlier one.
@@ -778,11 +784,11 @@ class Store:
     def __init__(
         self, root: str | os.PathLike[str] | None = None, *, file: str | os.PathLike[str] | None = None
     ) -> None:
-        named = root or os.environ.get("TRACEKIT_DIR") or ".tracekit"
+        named = store_named(root)
         #: With which the run that was created last is sealed.
         self._key: seals.SigningKey | None = None
         self.file: Final = None if file is None else os.path.abspath(file)
-        self._url: Final = str(named) if is_url(named) else None
+        self._url: Final = named if is_url(named) else None
         if self._url is None:
             self.root: Final = os.path.abspath(named)
             self.runs: Final = os.path.join(self.root, "runs") if self.file is None else os.path.dirname(self.file)

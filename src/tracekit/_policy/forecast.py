@@ -187,7 +187,7 @@ class _Wanted(NamedTuple):
 
 def _matching(store: Any, wanted: _Wanted, latest: int) -> Iterable[str]:
     """Yield the files of the latest completed runs that match."""
-    where = store if isinstance(store, Store) else Store(store)
+    where = Store.at(store)
     found = 0
     for run in where.list():
         if run.end != "run.completed" or (wanted.run_name is not None and run.name != wanted.run_name):

@@ -34,7 +34,7 @@ import orjson
 from .. import _reality
 from .._capture.plugins import recorded_credentials
 from .._journal.entry import meta_of
-from .._journal.store import SUFFIX, Store, entries_of, file_name, first_entry, is_segment, summary
+from .._journal.store import SUFFIX, Store, entries_of, file_name, first_entry, is_segment, store_named, summary
 from .._runtime.redaction import Redactor
 from ..errors import RunNotFoundError, RunStateError, TracekitError
 from .comparing import changes
@@ -1021,8 +1021,8 @@ def regress(
         from .partial import Live
 
         tried = {**dict.fromkeys(kinds), **Live(kinds).named()}
-    url = store if store is not None else os.environ.get("TRACEKIT_DIR")
-    where = fetched_store(str(url)) if is_url(url) else Store(store)
+    url = store_named(store)
+    where = fetched_store(url) if is_url(url) else Store(store)
     asked = Query() if query is None else query
     sources = _sources([os.fspath(one) for one in runs], where, asked)
     if not sources:

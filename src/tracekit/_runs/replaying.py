@@ -304,7 +304,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     def _open(self, options: dict[str, Any]) -> Replay:
         which = self._which
-        store = _store(options)
+        store = Store.at(options["store"])
         path = which.path if isinstance(which, Run) else store.find(which)
         from .._runtime.replayer import for_replay
 
@@ -599,14 +599,9 @@ def _changed_settings(trace: Trace, redactor: Redactor, now: Mapping[str, str]) 
     return found
 
 
-def _store(options: dict[str, Any]) -> Store:
-    store = options["store"]
-    return store if isinstance(store, Store) else Store(store)
-
-
 def _branches(options: dict[str, Any]) -> Store:
     """Return the store to which a partial replay writes its run."""
-    return _store(options) if options["branches"] is None else Store(options["branches"])
+    return Store.at(options["store"]) if options["branches"] is None else Store(options["branches"])
 
 
 # -- joining a replay --------------------------------------------------------------------------------------------------

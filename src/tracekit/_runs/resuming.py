@@ -118,7 +118,7 @@ class ResumeBlock(RecordBlock):
         if outer is not None:
             raise self._inside(outer, "end that block first")
         store = self.options["store"]
-        self._store = store if isinstance(store, Store) else Store(store)
+        self._store = Store.at(store)
         for module in (self.called_from, *self.options["user_modules"]):
             if module is not None:
                 callers.include(module)

@@ -217,7 +217,7 @@ class Past(NamedTuple):
 
 def project(make: Callable[[str], World], run: Any, store: Any, name: str | None) -> World:
     """Return the world of this name in the trace of ``run``, or the only one, with all its events applied."""
-    where = store if isinstance(store, Store) else Store(store)
+    where = Store.at(store)
     with Trace(where.find(run)) as trace:
         where.check(trace)
         world = make(_name(trace, name))
@@ -267,7 +267,7 @@ def pending_requests(run: Any, *, store: Any = None) -> list[dict[str, Any]]:
 
     A run that was killed may have some; a run that ended cleanly has none, or names them in its error.
     """
-    where = store if isinstance(store, Store) else Store(store)
+    where = Store.at(store)
     found: dict[int, dict[str, Any]] = {}
     with Trace(where.find(getattr(run, "path", run))) as trace:
         where.check(trace)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import orjson
 
 from .. import _reality
-from .._journal.store import Store
+from .._journal.store import Store, store_named
 from .._lazy import expression
 from .._runs.remote import as_named, fetched_run, fetched_store, is_url
 from .._runs.wording import FRAME, both_sides, brief, dollars, duration, local_time, plural, printable, short, time_span
@@ -396,8 +396,8 @@ def named(store: str | None, *, existing: bool = False) -> Store:
     """
     import click
 
-    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
-        return fetched_store(str(where), None, progress)
+    if is_url(where := store_named(store)):
+        return fetched_store(where, None, progress)
     found = Store(store)
     if existing and not _is_directory(found.runs):
         raise click.UsageError(
@@ -426,10 +426,10 @@ def _is_directory(path: str) -> bool:
 
 def readable(store: str | None, *runs: str) -> Store:
     """Return the store from which to read ``runs``: a directory, or the needed part of a store at a URL."""
-    if is_url(where := store or os.environ.get("TRACEKIT_DIR")):
+    if is_url(where := store_named(store)):
         if all(map(is_url, runs)):
             return Store(".tracekit")  # in which none of them is
-        return fetched_store(str(where), runs[0].partition(".")[0] if len(runs) == 1 else None, progress)
+        return fetched_store(where, runs[0].partition(".")[0] if len(runs) == 1 else None, progress)
     return Store(store)
 
 
@@ -438,7 +438,7 @@ def local(store: str | None, *changed: str) -> Store:
     only read."""
     import click
 
-    for where in (store or os.environ.get("TRACEKIT_DIR"), *changed):
+    for where in (store_named(store), *changed):
         if is_url(where):
             raise click.UsageError(f"{where} is a URL, which is only read: copy the store here first")
     return Store(store)
@@ -472,7 +472,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     try:
         store = ctx.params.get("store")
-        if is_url(store or os.environ.get("TRACEKIT_DIR")):
+        if is_url(store_named(store)):
             return []
         found = Store(store).list()
     except (OSError, TracekitError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .._journal.entry import FAMILIES
+from .._journal.store import store_named
 from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State, asks_models, state_count
 from .._runs.corpus import regress as regress_runs
 from .._runs.remote import is_url
@@ -194,7 +194,7 @@ def regress(
     with output.reported():
         if html is not None:
             check_page(html)
-        if not is_url(store or os.environ.get("TRACEKIT_DIR")):
+        if not is_url(store_named(store)):
             named(store)  # it reports a missing store
         report = regress_runs(
             *runs,

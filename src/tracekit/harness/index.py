@@ -127,7 +127,7 @@ def load_trace(
     Values are read from the file on demand, so a long trace costs little memory. Raises ``RunNotFoundError`` (also if
     the file contains another run than ``run_id``), ``TraceIntegrityError`` for a damaged file, ``TraceVersionError``.
     """
-    where = store if isinstance(store, Store) else Store(store)
+    where = Store.at(store)
     trace = Trace(where.find(run))
     verdict = where.check(trace)
     if run_id is not None and verdict.run_id != run_id:
