@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from . import _reality
 from ._capture.plugins import Form
-from ._journal.entry import ENDS, meta_of, span_id
+from ._journal.entry import ENDS, causes_of, meta_of, span_id
 from ._journal.reader import Follower, Trace, Verdict
 from ._journal.store import SUFFIX, HasPath, Store, first_entry, holder, is_segment, segment_in, writer
 from ._runs.reading import FileView
@@ -121,14 +121,13 @@ class _Contexts:
 
 def _outer(first: dict[str, Any], reader: Callable[[str | None], FileSpans | None]) -> Callable[[], str | None]:
     """Return a function that finds the span in which a child process was started, given the child's first entry."""
-    lane, causes = meta_of(first).get("lane"), first.get("cause")
+    lane, causes = meta_of(first).get("lane"), [*causes_of(first)]
 
     def outer() -> str:
-        for cause in causes if isinstance(causes, list) else ():
-            if isinstance(cause, dict) and type(cause.get("seq")) is int:
-                found = reader(cause.get("segment"))
-                if found is not None:
-                    return found.enclosing(cause["seq"], lane if isinstance(lane, str) else None)
+        for cause in causes:
+            found = reader(cause.get("segment"))
+            if found is not None:
+                return found.enclosing(cause["seq"], lane if isinstance(lane, str) else None)
         return span_id(str(first.get("run_id")), None, 1)
 
     return outer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
@@ -137,6 +137,14 @@ def imported_from(first: Mapping[str, Any]) -> str | None:
     recorded."""
     found = meta_of(first).get("imported")
     return str(found.get("from")) if isinstance(found, dict) else None
+
+
+def causes_of(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries that caused this one, each named by ``seq`` and what else is known of it."""
+    causes = entry.get("cause")
+    for cause in causes if isinstance(causes, list) else ():
+        if isinstance(cause, Mapping) and type(cause.get("seq")) is int:
+            yield cause
 
 
 def family_of(kind: str) -> tuple[str, str] | None:

@@ -1118,6 +1118,11 @@ class Trace:
         return self._last_entry
 
     @property
+    def has_result(self) -> bool:
+        """Whether the run completed with a result: the ``output`` of its last entry."""
+        return self.last["type"] == "run.completed" and "output" in self.last
+
+    @property
     def ended(self) -> bool:
         """Whether the last entry is an end, so that the log has everything that the run did."""
         return self.last["type"] in ENDS

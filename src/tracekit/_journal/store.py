@@ -21,7 +21,7 @@ from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from . import seals
 from .durable import is_past, make_directory, sync_directory
-from .entry import DEFAULT, ENDS, Limits, meta_of, too_deep
+from .entry import DEFAULT, ENDS, Limits, causes_of, meta_of, too_deep
 from .tip import SEAL_KEY_VARIABLE, check_kept, check_tip_hash, seal_of, write_tip
 from .vault import vault_key
 from .writer import Durability, Journal
@@ -618,7 +618,9 @@ def _linked(parent: Trace, first: dict[str, Any]) -> bool:
     hash it states."""
     from .reader import Trace
 
-    for cause in _causes(first):
+    for cause in causes_of(first):
+        if "hash" not in cause:
+            continue
         segment = cause.get("segment")
         if segment is None:
             return _has(parent, cause)
@@ -632,14 +634,7 @@ def _linked(parent: Trace, first: dict[str, Any]) -> bool:
     return True
 
 
-def _causes(first: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    causes = first.get("cause")
-    for cause in causes if isinstance(causes, list) else ():
-        if isinstance(cause, dict) and "hash" in cause and type(cause.get("seq")) is int:
-            yield cause
-
-
-def _has(trace: Trace, cause: dict[str, Any]) -> bool:
+def _has(trace: Trace, cause: Mapping[str, Any]) -> bool:
     seq = cause["seq"]
     return bool(0 < seq <= trace.status.count and trace.hash_of(seq) == cause["hash"])
 

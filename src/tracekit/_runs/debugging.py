@@ -58,7 +58,7 @@ from .._journal.store import segment_in
 from .._runtime.callsite import is_user_frame, prompt
 from .._runtime.replayer import Replay
 from .._runtime.session import Scope, current
-from .._runtime.threads import in_debugger
+from .._runtime.threads import stopped_in_debugger
 from .._sources import TRACEKIT
 from .._values import exception_text
 
@@ -325,11 +325,7 @@ class RemoteDebugger:
     @property
     def stands(self) -> bool:
         """Return whether the program is stopped, at a step or at a line."""
-        return (
-            self._stopped
-            or self._at_prompt
-            or (self._connected and any(map(in_debugger, sys._current_frames().values())))
-        )
+        return self._stopped or self._at_prompt or (self._connected and stopped_in_debugger())
 
     def _stops_at(self, place: StepPlace, line: tuple[str, int] | None) -> bool:
         return self._to in (_NEXT, place) or line in self._lines_to_stop_at

@@ -405,12 +405,9 @@ class Recorded:
 
     def result(self) -> bytes | None:
         """Return the result of the run; ``None`` if it has none, and for a child process."""
-        if self.name != self.run_id:
+        if self.name != self.run_id or not self.trace.has_result:
             return None
-        last = self.trace.last
-        if last["type"] != "run.completed" or "output" not in last:
-            return None
-        return dumps(steady(self.trace.expand(last["output"])))
+        return dumps(steady(self.trace.expand(self.trace.last["output"])))
 
     def matches(self, recorded: bytes, actual: bytes) -> bool:
         """Return whether a replay's line matches a recorded one; placeholders match their values."""

@@ -29,6 +29,7 @@ from .recovery import (
     HTTP_FORM,
     Decision,
     decided,
+    held,
     inside_of,
     keep_settlement,
     key_of,
@@ -103,11 +104,8 @@ def reopened(
 
 
 def _held(path: str, what: str, error: RunStateError) -> RecoveryRefusedError:
-    run_id = file_name(path).stem
-    pid = error.__dict__.get("pid")
-    who = "another process" if pid is None else f"process {pid}"
-    reason = {"code": "held", "text": f"{who} still runs it", "pid": pid}
-    decision = Decision(run_id, "incomplete", "abort", (reason,))
+    reason = held(error.__dict__.get("pid"))
+    decision = Decision(file_name(path).stem, "incomplete", "abort", (reason,))
     return refused(decision, what, (reason,), "wait until that run has ended, or end that process")
 
 

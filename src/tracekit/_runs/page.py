@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from .. import _reality
-from .._runtime.boundary import Crossing
 from .._runtime.prices import why_unpriced
 from .._runtime.verdict import Judgement
 from .._version import __version__
@@ -272,24 +271,17 @@ def _boundary(view: RunView) -> str:
     found = [(one, crossing) for one in view.files for crossing in one.crossings.values()]
     if not found:
         return ""
-    missing = sum(not _is_captured(crossing) for _, crossing in found)
+    harmless = ("captured", "ambient")
+    missing = sum(crossing.final_status not in harmless for _, crossing in found)
     mark = badge(f"{missing} not captured", "warn") if missing else badge("captured", "good")
     rows = "".join(
-        f"<tr><td>{badge(_status(one), 'good' if _is_captured(one) else 'info' if one.status == 'ambient' else 'warn')}</td>"
+        f"<tr><td>{badge(one.final_status, 'good' if one.final_status in harmless else 'warn')}</td>"
         f"<td>{safe(one.text)}{f': {safe(one.advice)}' if one.advice else ''}"
         f"{_references([file.place(one.entry)])}</td></tr>"
         for file, one in found[:200]
     )
     more = f"<p>… {len(found) - 200} more</p>" if len(found) > 200 else ""
     return f"<details><summary>What crossed the boundary of the process {mark}</summary><table>{rows}</table>{more}</details>"
-
-
-def _is_captured(one: Crossing) -> bool:
-    return one.status in ("captured", "ambient") or (one.status == "noted" and one.times <= one.captured)
-
-
-def _status(one: Crossing) -> str:
-    return "captured" if one.status == "noted" and one.times <= one.captured else one.status
 
 
 def _doubts(view: RunView) -> str:
@@ -348,7 +340,7 @@ def _request_text(step: StepView, call: ModelCall | None) -> str:
 def _outcome_text(step: StepView, call: ModelCall | None) -> str:
     if step.kind == "boundary":
         one = step.file.crossings[step.seq]
-        return f"{_status(one)}{', unattributed' if one.unattributed else ''}"
+        return f"{one.final_status}{', unattributed' if one.unattributed else ''}"
     if step.kind in ("clock", "random") and (values := step.values):
         return brief(values[0], 40) if len(values) == 1 else f"× {len(values)}"
     state = step.state

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from .._capture.plugins import Form
-from .._journal.entry import FAMILIES
+from .._journal.entry import FAMILIES, causes_of
 from .._journal.reader import Trace
 from .._journal.store import segment_in
 from .._version import __version__
@@ -234,17 +234,14 @@ def _arrows(files: Sequence[_File], places: Mapping[Place, _At]) -> Iterator[tup
                 if child is not None and parent is not None:
                     yield _At(file.number, parent, step.ts_ns), _At(file.number, child, step.ts_ns), "hop"
                 continue
-            causes = entry.get("cause")
-            for cause in causes if isinstance(causes, list) else ():
+            for cause in causes_of(entry):
                 there = _cause(files, places, cause)
                 here = places.get(file.key(step.seq))
                 if there is not None and here is not None:
                     yield there, here, "process" if step.kind == "run.started" else "message"
 
 
-def _cause(files: Sequence[_File], places: Mapping[Place, _At], cause: object) -> _At | None:
-    if not isinstance(cause, Mapping) or type(cause.get("seq")) is not int:
-        return None
+def _cause(files: Sequence[_File], places: Mapping[Place, _At], cause: Mapping[str, Any]) -> _At | None:
     key = (str(cause.get("run_id")), cause.get("segment"), cause["seq"])
     if key in places:
         return places[key]

@@ -701,7 +701,7 @@ class StepView:
         """Whether it is about how the run was recorded, not about what it did."""
         if self.kind == "boundary":
             one = self.file.crossings[self.seq]
-            return one.status == "noted" and one.times <= one.captured
+            return one.status == "noted" and one.final_status == "captured"
         return self.kind in _BOOKKEEPING
 
     def is_a(self, kind: str) -> bool:

@@ -50,6 +50,7 @@ __all__ = [
     "decide",
     "decided",
     "decision_on",
+    "held",
     "in_doubt",
     "inside_of",
     "keep_settlement",
@@ -255,12 +256,15 @@ def newer(run_id: str, version: object) -> Decision:
 # -- the log as a whole ------------------------------------------------------------------------------------------------------
 
 
-def _held(holder: int | bool | None) -> Iterator[Reason]:
-    if holder is None or holder is False:
-        return
-    pid = None if holder is True else holder
+def held(pid: int | None) -> Reason:
+    """Return the reason against a run that process ``pid`` has open; ``None`` if the system does not name the process."""
     who = "another process" if pid is None else f"process {pid}"
-    yield {"code": "held", "text": f"{who} still runs it", "pid": pid}
+    return {"code": "held", "text": f"{who} still runs it", "pid": pid}
+
+
+def _held(holder: int | bool | None) -> Iterator[Reason]:
+    if holder is not None and holder is not False:
+        yield held(None if holder is True else holder)
 
 
 def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:

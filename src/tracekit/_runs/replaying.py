@@ -166,7 +166,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         """The result of the recorded run; ``None`` if it has no end or no result."""
         trace = self.session.trace
         last = trace.last
-        if last["type"] != "run.completed" or "output" not in last:
+        if not trace.has_result:
             return None
         return from_json(trace.expand(self.session.originals.of(last, trace.expand, "output")["output"]))
 
@@ -366,7 +366,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         session = self.session
         trace = session.trace
         last = trace.last
-        if last["type"] != "run.completed" or "output" not in last:
+        if not trace.has_result:
             return
         if self.ended_as is None:
             session.divergences.end("result", "the program gave another result", last["seq"], value)

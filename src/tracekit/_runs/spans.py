@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from .._journal.entry import FAMILIES, REFUSALS, SINGLES, info_of, meta_of, span_id, trace_id
+from .._journal.entry import FAMILIES, REFUSALS, SINGLES, causes_of, info_of, meta_of, span_id, trace_id
 from .reading import FileView, PromptMessage, StepView, error_text, plain
 
 __all__ = ["Context", "FileSpans", "Link", "Span", "SpanEvent", "context_of"]
@@ -362,9 +362,8 @@ class FileSpans:
         return self._id(seq if step.kind in _CALLS else self._above(step))
 
     def _links(self, entry: Mapping[str, Any]) -> Iterator[Link]:
-        causes = entry.get("cause")
-        for cause in causes if isinstance(causes, list) else ():
-            if isinstance(cause, Mapping) and type(cause.get("seq")) is int and isinstance(cause.get("run_id"), str):
+        for cause in causes_of(entry):
+            if isinstance(cause.get("run_id"), str):
                 run_id, segment = cause["run_id"], cause.get("segment")
                 own = run_id == self._view.first.get("run_id")
                 context = self._context if own else self._other(run_id)

@@ -91,6 +91,11 @@ class Crossing(NamedTuple):
     operation: str = ""
 
     @property
+    def final_status(self) -> str:
+        """``status``, but ``"captured"`` for a noted crossing if all of them turned out to be captured."""
+        return "captured" if self.status == "noted" and self.times <= self.captured else self.status
+
+    @property
     def text(self) -> str:
         """What it is and where, as text."""
         place = [] if self.where is None else [self.where]

@@ -53,9 +53,9 @@ __all__ = [
     "Waiting",
     "asleep",
     "child_processes",
-    "in_debugger",
     "others_run_user_code",
     "pipe_from_outside",
+    "stopped_in_debugger",
 ]
 
 _TASKS: Final = "/proc/self/task"
@@ -336,7 +336,7 @@ class ThreadMonitor:
 
     def debugged(self) -> bool:
         """Return whether a thread of the process is stopped in a debugger, for an unknown time."""
-        return any(map(in_debugger, sys._current_frames().values()))
+        return stopped_in_debugger()
 
     def processes(self) -> None:
         """The calling thread starts a process, for which somebody may begin to wait."""
@@ -886,7 +886,12 @@ def _memory(at: int, size: int) -> bytes:
         system.close(file)
 
 
-def in_debugger(frame: FrameType | None) -> bool:
+def stopped_in_debugger() -> bool:
+    """Return whether a thread of the process is stopped in a debugger, for an unknown time."""
+    return any(map(_in_debugger, sys._current_frames().values()))
+
+
+def _in_debugger(frame: FrameType | None) -> bool:
     """Return whether a thread is stopped in a debugger."""
     while frame is not None and not _is_debugger(frame.f_code.co_filename):
         frame = frame.f_back

@@ -597,7 +597,7 @@ class Watchdog:
                     session.state.children.poll()
             failure = self._runs.failure
             waited = waited + 0.25 if failure is not None else 0.0
-            if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _debugged():
+            if failure is None and self._runs.stalled >= _REPORTED_AFTER + self._grace and not _stopped_in_debugger():
                 self._end(
                     "nothing in the program has moved for so long that it is ended; whether the replay is exact is not known",
                     3,
@@ -636,11 +636,10 @@ def _log_ended(failure: BaseException | None) -> bool:
     return isinstance(failure, ReplayError) and failure.at_log_end
 
 
-def _debugged() -> bool:
-    """Return whether a thread of the program is stopped in a debugger."""
-    from .._runtime.threads import in_debugger
+def _stopped_in_debugger() -> bool:
+    from .._runtime.threads import stopped_in_debugger  # needed late, if at all
 
-    return any(map(in_debugger, sys._current_frames().values()))
+    return stopped_in_debugger()
 
 
 def command_line_text(failure: BaseException | None) -> str:

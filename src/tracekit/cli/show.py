@@ -446,7 +446,7 @@ def _outcome(step: StepView, room: int) -> Line:
         one = step.file.crossings[step.seq]
         advice = f": {one.advice}" if one.advice else ""
         unattributed = ", unattributed" if one.unattributed else ""
-        status = "captured" if one.status == "noted" and one.times <= one.captured else one.status
+        status = one.final_status
         return [(f"  {status}{unattributed}{advice}", "bold red" if status in ("noted", "refused") else "dim")]
     if step.kind in ("clock", "random") and (values := step.values):
         return [(f" = {brief(values[0], 40)}" if len(values) == 1 else f" × {len(values)}", "")]
