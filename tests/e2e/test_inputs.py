@@ -943,3 +943,29 @@ def test_what_a_library_finds_is_what_there_is(tmp_path: Path, monkeypatch: pyte
             assert [*begun][: len(bare)] == bare
             monkeypatch.delenv("ANOTHER")
     assert ("BYTES_\udcff", "\udce9\udcff") in os.environ.items()
+
+
+DELETED = """
+import string
+from collections import ChainMap
+print(look(1))
+del os.environ["CITY"]
+print(os.environ.get("CITY"), os.environ.pop("WAY"), os.environ.pop("WAY", "none"))
+try:
+    del os.environ["GONE"]
+except KeyError as error:
+    print(error)
+print(os.path.expandvars("$REGION/x"), string.Template("$REGION").substitute(os.environ))
+print(ChainMap({}, os.environ, {"REGION": "default"})["REGION"])
+"""
+
+
+@pytest.mark.parametrize("today", [{}, {"GONE": "1", "REGION": "Tyrol", "CITY": "Linz"}])
+def test_a_variable_that_is_taken_away_or_expanded(place: Place, today: dict[str, str]) -> None:
+    """Whether there is one to take away is as it was, and so is what the standard library reads of the variables for the program."""
+    place.program(BEGIN + DELETED)
+    done = place.cli("run", "agent.py", CITY="Graz", WAY="by train", REGION="Styria")
+    assert done.stdout == "1\nNone by train none\n'GONE'\nStyria/x Styria\nStyria\n", done.stderr
+    again = place.cli("replay", "last", **today)
+    assert again.stdout == done.stdout, again.stderr
+    assert again.returncode == (1 if today else 0), again.stderr  # another value of today is reported

@@ -6,7 +6,8 @@ import asyncio
 import copy
 import dataclasses
 import random
-from collections import Counter, OrderedDict, defaultdict, deque
+from array import array
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -820,3 +821,102 @@ def test_random_changes_of_random_values(seed: int) -> None:
         return repr((left, right, made, before)), same
 
     same_in_both(program)
+
+
+class Refused(Exception):
+    """An exception with attributes."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__([code])
+        self.code = code
+        self.tries: list[int] = []
+
+
+def test_what_a_view_of_memory_shows_is_changed() -> None:
+    """A buffer that a tool fills through a ``memoryview`` is filled in the replay: in parts, as other items, in two dimensions."""
+
+    @tool
+    def fill(view: memoryview) -> int:
+        ran.append("fill")
+        if view.ndim == 1:
+            view[0] = 65
+        else:
+            view[1, 1] = 66
+        return view.nbytes
+
+    def program() -> Any:
+        buffer, numbers, table = bytearray(b"abcdef"), array("i", [1, 2, 3]), bytearray(b"abcdef")
+        views = [
+            memoryview(buffer)[2:5],
+            memoryview(buffer)[::2],
+            memoryview(numbers),
+            memoryview(table).cast("B", (2, 3)),
+        ]
+        return [fill(view) for view in views], buffer, numbers, table
+
+    @tool
+    def look(view: memoryview) -> bytes:
+        ran.append("look")
+        return view.tobytes()
+
+    def reading() -> Any:
+        return look(memoryview(b"fixed"))
+
+    same_in_both(reading)
+    assert same_in_both(program)[1:] == (bytearray(b"AbAdef"), array("i", [65, 2, 3]), bytearray(b"abcdBf"))
+
+
+def test_the_dictionaries_of_a_chain_are_changed() -> None:
+    """A ``ChainMap`` and the dictionaries behind it have what a tool has put into them."""
+
+    @tool
+    def learn(settings: ChainMap[str, Any]) -> None:
+        ran.append("learn")
+        settings["k"] = 1
+        settings["known"].append(2)
+        settings.maps[1]["q"] = 3
+
+    def program() -> Any:
+        defaults: dict[str, Any] = {"known": [1]}
+        settings = ChainMap({}, defaults)
+        learn(settings)
+        return settings, defaults
+
+    assert same_in_both(program)[1] == {"known": [1, 2], "q": 3}
+
+
+def test_an_exception_that_a_tool_is_given_is_changed() -> None:
+    """Its attributes, its arguments, its notes and what they contain; one that is returned is that same object."""
+
+    @tool
+    def explain(error: BaseException) -> BaseException:
+        ran.append("explain")
+        error.retry = True  # type: ignore[attr-defined]
+        error.add_note("seen")
+        if isinstance(error, Refused):
+            error.tries.append(1)
+            error.args[0].append(5)
+            del error.code
+        elif not isinstance(error, OSError):
+            error.args = ("other",)
+        return error
+
+    def program() -> Any:
+        errors = [Refused(4), ValueError("x"), FileNotFoundError(2, "none", "a.txt")]
+        same = [explain(error) is error for error in errors]
+        return same, [(error.args, vars(error)) for error in errors]
+
+    same, states = same_in_both(program)
+    assert same == [True] * 3
+    assert states[0] == (([4, 5],), {"tries": [1], "retry": True, "__notes__": ["seen"]})
+
+
+def test_what_cannot_be_changed_again_is_said() -> None:
+    """The run warns of a change that a replay does not make: here in a member of a group of exceptions."""
+
+    @tool
+    def mark(group: ExceptionGroup[Refused]) -> None:
+        group.exceptions[0].code = 7  # type: ignore[union-attr]
+
+    run, _ = recorded(lambda: mark(ExceptionGroup("two", [Refused(1), Refused(2)])))
+    assert [one for one in run.warnings if "in group is not changed again in a replay" in one], run.warnings

@@ -47,13 +47,14 @@ _LOCAL_VARIABLES: Final = frozenset({
 _LOCAL_PREFIXES: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
 #: Modules of the standard library through which user code reads a variable, or opens a file.
 _PASS_THROUGH: Final = frozenset({
-    "os", "_collections_abc", "collections.abc", "codecs", "configparser", "fileinput",
+    "os", "_collections_abc", "collections", "collections.abc", "codecs", "configparser", "fileinput", "string",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
     "gzip", "bz2", "lzma", "compression.zstd", "compression.zstd._zstdfile", "tarfile", "zipfile",
     "xml.etree.ElementTree", "xml.dom.minidom", "xml.dom.expatbuilder", "xml.sax", "xml.sax.expatreader", "xml.sax.saxutils",
     "shutil", "filecmp", "wave", "mailbox", "netrc", "http.cookiejar",
     "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
+_PATH_MODULES: Final = frozenset(("posixpath", "ntpath"))
 _WRITING: Final = frozenset("wax+")
 #: Packages that inspect the program, and read its code.
 _INSPECTORS: Final = frozenset({
@@ -143,10 +144,18 @@ def _is_input(environment: Any, name: Any) -> bool:
     return _iterated.names.get(id(name)) is not name
 
 
+def _asks_for_a_variable() -> bool:
+    """Return whether user code reads a variable, by ``os.path.expandvars``, too: nothing else there reads any."""
+    depth, frame = 3, _getframe(2)
+    while frame.f_globals.get("__name__") in _PATH_MODULES and frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return asked_by_user(_PASS_THROUGH, depth)
+
+
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live or not asked_by_user(_PASS_THROUGH) or not _is_input(self, key):
+        if scope is None or scope.live or not _asks_for_a_variable() or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)
@@ -208,14 +217,22 @@ def _setting(original: Any) -> Any:
     return __setitem__
 
 
-def _deleting(original: Any) -> Any:
+def _deleting(getting: Any, original: Any) -> Any:
     def __delitem__(self: Any, key: Any) -> None:
+        scope = _asks() if _is_input(self, key) and key not in _written.names else None
+        recorded = None
+        if scope is not None:  # whether there is something to delete is an input
+            try:
+                value = getting(self, key)
+            except KeyError:
+                value = None
+            recorded = _read(scope, key, None if value == PLACEHOLDER else value)
+            if recorded is None:
+                raise KeyError(key)
         try:
             original(self, key)
         except KeyError:
-            # In a replay the recorded variable may exist although the real one does not: then that one is deleted.
-            scope = _asks() if _is_input(self, key) else None
-            if scope is None or key in _written.names or _read(scope, key, None) is None:
+            if recorded is None:
                 raise
         if self is os.environ:
             _written.names.add(key)
@@ -1327,8 +1344,13 @@ def _patches() -> list[ReversiblePatch]:
 
 def _always() -> list[ReversiblePatch]:
     environment = type(os.environ)
-    variables = {"__getitem__": _getting, "__iter__": _iterating, "__setitem__": _setting, "__delitem__": _deleting}
     bare = environment.__iter__, environment.__getitem__
+    variables: dict[str, Callable[[Any], Any]] = {
+        "__getitem__": _getting,
+        "__iter__": _iterating,
+        "__setitem__": _setting,
+        "__delitem__": partial(_deleting, environment.__getitem__),
+    }
     return [
         AttributePatch(environment, "items", _pairing(environment.items, *bare)),
         *(AttributePatch(environment, name, make(getattr(environment, name))) for name, make in variables.items()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import ChainMap, deque
 from types import SimpleNamespace
 from typing import Any, Final, TypeGuard
 
@@ -11,7 +11,9 @@ __all__ = ["FIXED", "changeable", "has_fields", "may_change"]
 #: Types whose values contain nothing changeable.
 FIXED: Final = frozenset((str, int, float, bool, type(None), bytes, complex))
 _FIELDS: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
-_BUILT_IN: Final[tuple[type, ...]] = (list, dict, set, bytearray, tuple, deque, SimpleNamespace)
+_BUILT_IN: Final[tuple[type, ...]] = (
+    *(list, dict, set, bytearray, tuple, deque, ChainMap, SimpleNamespace, memoryview, BaseException),
+)
 _USUAL: Final = frozenset((list, dict))
 _kinds: Final[dict[type, bool]] = dict.fromkeys(_BUILT_IN, True)
 _MANY_KINDS: Final = 4096

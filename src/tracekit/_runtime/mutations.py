@@ -110,6 +110,13 @@ def _children(tree: Tree, value: Any) -> Iterator[tuple[str, Tree, Any]]:
     elif tag == "ChainMap":
         for i, (sub, item) in enumerate(zip(tree["v"], value.maps, strict=True)):
             yield f"/v/{i}", sub, item
+    elif tag == "exception":
+        about, state = tree["v"], state_of(value)
+        for i, (sub, item) in enumerate(zip(about["args"], value.args, strict=False)):
+            yield f"/v/args/{i}", sub, item
+        yield from _named(
+            "/v/attrs", {name: sub for name, sub in about.get("attrs", {}).items() if name in state}, state
+        )
     elif tag in _TAGS_OF_ATTRIBUTES or tag == "pydantic":
         yield from _named("/v", tree["v"], state_of(value))
         for part in ("extra", "private"):
@@ -201,6 +208,15 @@ def _parts(tree: Tree) -> dict[str, Part]:
         return {"": ("members", tree["v"])}
     if tag == "deque":
         return {"": ("items", tree["v"])}
+    if tag == "memoryview":
+        return {"": ("whole", tree)} if tree.get("writable") is True else {}
+    if tag == "exception":
+        about = tree["v"]
+        return {
+            "": ("attributes", sorted(_pairs(about.get("attrs", {})), key=_first)),
+            "args": ("whole", about["args"]),
+            "notes": ("whole", about.get("notes", [])),
+        }
     if tag in _WHOLE:
         return {"": ("whole", {key: item for key, item in tree.items() if key not in _LAYOUT})}
     if tag in _TAGS_OF_ATTRIBUTES:
@@ -504,6 +520,8 @@ class WatchedArguments:
             if pointers[at] == at:  # otherwise the same object again
                 after = _state(value, notes, known, made)
                 patch += _differences(at, _cut(_at(before, at), at, pointers), after)
+        places = [change["at"] + "/" for change in patch] + [at + "/" for at, to in pointers.items() if to != at]
+        found.lost = [name for name in changed if not any(one.startswith(_key(name) + "/") for one in places)]
         found.structure = structure_of(found.about, made)
         for name, now in changed.items():
             found.now[name] = loads(now or b"null")
@@ -544,10 +562,10 @@ class Changes:
     """What a call has changed: the changed arguments before (``was``) and ``now``, and what is logged ``about`` it.
 
     ``fresh`` are the containers now in the changed arguments, by pointer; ``structure`` is that of the new ones in
-    ``about``.
+    ``about``. ``lost`` are the arguments of which a replay can't change again what has changed.
     """
 
-    __slots__ = ("about", "fresh", "now", "structure", "was")
+    __slots__ = ("about", "fresh", "lost", "now", "structure", "was")
 
     def __init__(self, was: dict[str, Tree], about: dict[str, Any]) -> None:
         self.was: Final = was
@@ -555,6 +573,7 @@ class Changes:
         self.about: Final = about
         self.fresh: Final[dict[str, Any]] = {}
         self.structure: Structure = []
+        self.lost: list[str] = []
 
 
 # -- replaying ---------------------------------------------------------------------------------------------------------
@@ -823,6 +842,18 @@ def _rewrite(value: Any, content: dict[Any, Any], change: Mapping[str, Any], new
 def _replace(value: Any, part: str, news: Any) -> None:
     if part == "set":
         object.__setattr__(value, "__pydantic_fields_set__", set(news))
+    elif part == "args":
+        value.args = tuple(news)
+    elif part == "notes":
+        if news:
+            value.__notes__ = list(news)
+        else:
+            value.__dict__.pop("__notes__", None)
+    elif isinstance(value, memoryview):
+        if value.ndim == 1:
+            value[:] = news
+        else:
+            value.cast("B")[:] = news.cast("B")
     elif isinstance(value, bytearray):
         bytearray.__setitem__(value, slice(None), news)
     elif type(value).__name__ == "ndarray":

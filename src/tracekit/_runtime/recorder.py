@@ -486,6 +486,9 @@ class RecordedStep(Step):
                     name: mutations.state_hash(session.encoder.canonical({name: trees[name]}, own)) for name in trees
                 }
         encoded = session.encoder.encode(about, data=dumps_in_order(about), at="arguments", own=own)
+        if changes.lost:
+            names = ", ".join(changes.lost)
+            session.report.warn(f"what {tool} changes in {names} is not changed again in a replay", uncaptured=True)
         for note in notes:
             session.unrecorded(f"what {tool} puts into its arguments", note, self.seq)
         if notes:
