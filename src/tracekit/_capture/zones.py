@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 from .. import _reality
@@ -49,7 +50,7 @@ def local_zone() -> dict[str, str]:
     """
     if _taken_on.zones:
         return dict(_taken_on.zones[-1][1])
-    return _described(environment_variables().get("TZ"))
+    return dict(_described(environment_variables().get("TZ")))
 
 
 def take_on(recorded: Mapping[str, Any]) -> Callable[[], None]:
@@ -93,7 +94,8 @@ def _set(value: str | None) -> None:
     time.tzset()
 
 
-def _described(variable: str | None) -> dict[str, str]:
+@lru_cache(maxsize=16)  # as the C library, which reads a zone once
+def _described(variable: str | None) -> Mapping[str, str]:
     """Return what a value of ``TZ`` says; ``None``: it is not set."""
     if variable is None:
         path: str | None = os.path.realpath(_DEFAULT) if os.path.exists(_DEFAULT) else None

@@ -5,6 +5,7 @@ Calls under a key, see ``once``, and budgets, see ``budget``.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from .._runtime.around import Around
@@ -22,6 +23,7 @@ __all__ = ["ExactlyOnce", "inherit_keys", "share", "under_policies"]
 _STRAIGHT: Final = [
     name for name, member in vars(Around).items() if callable(member) and name[0] != "_" and name != "begin"
 ]
+_methods_of: Final = attrgetter(*_STRAIGHT)
 
 
 class ExactlyOnce(Around):
@@ -35,8 +37,7 @@ class ExactlyOnce(Around):
         super().__init__(recorder)
         self._recorder: Final = recorder
         self._write: Final = recorder.begin
-        for name in _STRAIGHT:
-            setattr(self, name, getattr(recorder, name))
+        vars(self).update(zip(_STRAIGHT, _methods_of(recorder), strict=True))
 
     def begin(self, scope: Scope, request: Request) -> Step:
         if request.once_key is None:

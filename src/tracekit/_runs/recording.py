@@ -385,7 +385,9 @@ class RecordBlock(Block[Run]):
 
     def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result
-        segments = self._store.segments(session.run_id)
+        # A run in one process has none; looking for them takes longer the more runs the store has.
+        several = session.state.shared or session.log.trace is not None
+        segments = self._store.segments(session.run_id) if several else ()
         # each with its entry count and tip hash, or marked as open
         meta: dict[str, Any] = {"steps": session.steps, "segments": [segment_state(path) for path in segments]}
         if session.state.children is not None:
