@@ -110,14 +110,31 @@ class Interner:
         self._young: dict[bytes, Any] = {}
         self._old: dict[bytes, Any] = {}
 
-    def unshared(self, tree: Any, data: bytes, look: Callable[[bytes], bool], lists: bool, at: str) -> Places | None:
-        """Return the places of ``tree``, as ``intern`` finds them, if it shares nothing with other entries and ``look`` finds
-        no secret in its JSON, ``data``. Most trees are so: all of it in one call. ``None``: that has to be examined."""
+    def at_once(
+        self, tree: Any, data: bytes, look: Callable[[bytes], bool], lists: bool, places: Places, at: str
+    ) -> Any:
+        """Return what ``intern`` returns, if ``look`` finds no secret in the tree's JSON, ``data``, and lists share
+        nothing. Most trees are so: all of it in one call. ``None``: that has to be examined."""
         if len(self._young) >= _REMEMBERED:
             self._make_room()
+        sizes, least = (_SIZES, WORTH_A_LIST) if lists else (_SIZES_OF_TEXTS, WORTH_A_LOOK)
+        texts = as_it_is(data, tree, look, (at,), sizes, least, self._young, self._old)
+        return None if texts is None else self._placed(tree, texts, lists, places)
+
+    def _placed(self, tree: Any, texts: Places, lists: bool, places: Places) -> Any:
+        """Return ``tree`` with references for those ``texts`` that are known; the others are added to ``places``. A
+        tree with lists has none that are."""
         if lists:
-            return as_it_is(data, tree, look, (at,), _SIZES, WORTH_A_LIST, self._young, self._old)
-        return as_it_is(data, tree, look, (at,), _SIZES_OF_TEXTS, WORTH_A_LOOK, self._young, self._old)
+            places += texts
+            return tree
+        new = tree
+        for key, path in texts:
+            found = self._find(key)
+            if found is None:
+                places.append((key, path))
+            else:
+                new = _with(new, tree, path[1:], _reference(found))
+        return new
 
     def intern(
         self,
@@ -142,14 +159,13 @@ class Interner:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
-        if not known and places is not None:  # most trees share nothing: all of it in one call
+        if not known and places is not None:  # the same of most trees that have to be examined
             if len(self._young) >= _REMEMBERED:
                 self._make_room()
             sizes = _SIZES[:-1] if lists else _SIZES_OF_TEXTS[:-1]
             texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
             if texts is not None:
-                places += texts
-                return rest
+                return self._placed(rest, texts, lists, places)
         return self._inside(rest, _Pass(lists, places, known, digests), (at,))
 
     def remember(self, places: Places, seq: int) -> None:

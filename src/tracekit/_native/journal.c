@@ -334,7 +334,7 @@ add_elements(PyObject *elements, PyObject *young)
     return done;
 }
 
-/* The texts of a tree, unless a digest in it is known: see pure.unknown. `known` has the sizes and digests. */
+/* The texts of a tree, unless it has lists of which something is known: see pure.unknown. `known` has the sizes and digests. */
 static PyObject *
 unknown_texts(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, PyObject *young, PyObject *old)
 {
@@ -342,7 +342,7 @@ unknown_texts(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way,
     known->elements = PyList_New(0);
     known->keys = PyList_New(0);
     int done = known->texts == NULL || known->elements == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way);
-    for (int i = 0; done > 0 && i < 2; i++) {
+    for (int i = 0; done > 0 && known->element && i < 2; i++) {
         int found = is_any_in(known->keys, i ? old : young);
         done = found < 0 ? -1 : !found;
     }

@@ -608,10 +608,11 @@ def unknown(
     young: dict[bytes, Any],
     old: dict[bytes, Any],
 ) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
-    """Return the digest of each text among the ``parts`` of a tree, and the way to it, which begins with ``way``; ``None`` if a digest in
-    the tree is a key of ``young`` or ``old``, if a text is too large to stay in the tree, or if its lists share an element.
+    """Return the digest of each text among the ``parts`` of a tree, and the way to it, which begins with ``way``; ``None`` if a text is
+    too large to stay in the tree.
 
-    Lists are looked into, too. The digests of their large elements are added to ``young``, with the value 0.
+    Lists are looked into, too: ``None`` as well if a digest in the tree is a key of ``young`` or ``old``, or if its lists share an
+    element. The digests of their large elements are added to ``young``, with the value 0.
 
     ``sizes`` are the characters of a text that is included, the size of an element that is large (0: no list is looked at), that of a
     list, and the bytes of a text that is too large. ``digests`` keeps, by identity, the digest of each text, and of each list what
@@ -622,6 +623,8 @@ def unknown(
     every: list[bytes] = []
     if not _known_in(tree, way, sizes, digests, texts, large, every):
         return None
+    if not sizes[1]:
+        return texts
     if not (young.keys().isdisjoint(every) and old.keys().isdisjoint(every)):
         return None
     new = dict.fromkeys(large, 0)
@@ -682,8 +685,8 @@ def as_it_is(
     young: dict[bytes, Any],
     old: dict[bytes, Any],
 ) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
-    """Return the texts of a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is: without a secret, and without
-    parts that are there already. ``None`` if that has to be examined.
+    """Return the texts of a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is, but for texts that are there
+    already: without a secret, and without lists that are there. ``None`` if that has to be examined.
 
     ``look`` finds secrets, except in base64 (which is marked by a dollar sign). A tree of less than ``least`` bytes is not looked into.
     The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).

@@ -195,10 +195,13 @@ class Encoder:
         patterns of secrets.
         """
         if data is not None and places is not None and own is None and len(data) <= _CERTAIN:
-            new = self._interner.unshared(value, data, self.redactor.look, lists, at)
-            if new is not None:
-                places += new
+            interned = self._interner.at_once(value, data, self.redactor.look, lists, places, at)
+            if interned is value:
                 return Encoded(data, value)
+            if interned is not None:
+                made = Encoded(dumps_in_order(interned), value)
+                made.whole = False
+                return made
         made = Encoded(data, value) if data is not None else self._encoded(value, replayed, returns)
         size = len(made.data)
         if size > _CERTAIN and (oversized(made.tree, made.data) or (whole and size > _LINE)):
