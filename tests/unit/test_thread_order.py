@@ -18,7 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -326,6 +326,46 @@ def test_a_loop_that_waits_for_a_thread_that_waits_for_it(tmp_path: Path) -> Non
         asyncio.run(main(False))
     with pytest.raises(TraceExhaustedError, match="task 'late'"), replay(run):
         asyncio.run(main(True))
+
+
+def test_what_done_callbacks_of_a_pool_do_is_recorded(tmp_path: Path) -> None:
+    """A worker calls them after the submitted call, the manager of a pool of processes in a thread of its own: their
+    steps belong to the run all the same, in the same lane whether the future was done when the callback was added or not."""
+
+    def program() -> list[str]:
+        seen: list[str] = []
+
+        def noted(name: str, future: Future[str]) -> None:
+            seen.append(tool(f"{name} {future.result()}"))
+            if name == "first":
+                pool.submit(tool, "again", 5).add_done_callback(partial(noted, "second"))
+
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(tool, "a", 20)
+            future.add_done_callback(partial(noted, "first"))
+            wait([future])
+            pool.submit(tool, "b").result()
+            future.add_done_callback(lambda future: noted("late", future))
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as processes:
+            processes.submit(str, 1).add_done_callback(partial(noted, "process"))
+        return seen
+
+    assert sorted(same(tmp_path, program)) == ["first a", "late a", "process 1", "second again"]
+
+
+def test_what_the_hook_for_exceptions_of_threads_does_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``threading.excepthook`` is called after the thread's own function has ended, and belongs to the run as that did."""
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(tool(str(args.exc_value))))
+
+    def program() -> list[str]:
+        seen.clear()
+        in_threads(partial(int, "one"), partial(int, "two"))
+        return sorted(seen)
+
+    assert len(same(tmp_path, program)) == 2
 
 
 @pytest.mark.parametrize("slower", [0, 100])

@@ -880,6 +880,7 @@ def _enter_at_run(thread: Any, scope: Scope, beside: bool) -> None:
 
     def run() -> None:
         del thread.run
+        current.set(scope)  # and leave it: `threading.excepthook` is called after `run`
         try:
             call = Entered(thread.run, scope)
             call.beside = beside

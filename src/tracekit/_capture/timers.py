@@ -414,18 +414,26 @@ def _is_called_back_for(future: object) -> bool:
 
 class _DoneCallback:
     """A future's callback. Inside it, asking whether the future is done or cancelled is not a question, whichever
-    thread calls it: the one with the result, or one that adds the callback a moment later."""
+    thread calls it: the one with the result, or one that adds the callback a moment later.
 
-    __slots__ = ("_callback",)
+    The program's own has a lane, counted when it is added: a worker of a pool calls it after the submitted call, outside
+    every context of the run.
+    """
 
-    def __init__(self, callback: Any) -> None:
+    __slots__ = ("_arguments", "_call", "_callback", "_options")
+
+    def __init__(self, callback: Any, scope: Scope | None) -> None:
         self._callback: Final = callback
+        if scope is None:
+            self._call, self._arguments, self._options = callback, (), {}
+        else:
+            self._call, self._arguments, self._options = handover.enclose(scope, callback, (), {})
 
     def __call__(self, future: Any) -> Any:
         before = getattr(_own, "called_back_for", None)
         _own.called_back_for = (*(before or ()), future)
         try:
-            return self._callback(future)
+            return self._call(*self._arguments, future, **self._options)
         finally:
             _own.called_back_for = before
 
@@ -435,7 +443,8 @@ class _DoneCallback:
 
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> None:
-        original(self, fn if current.get() is None else _DoneCallback(fn))
+        scope = current.get()
+        original(self, fn if scope is None else _DoneCallback(fn, scope if by_user() else None))
 
     add_done_callback.__qualname__ = original.__qualname__
     return add_done_callback
