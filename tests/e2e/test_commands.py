@@ -369,12 +369,13 @@ def test_a_swallowed_error_of_a_missing_program_stays_swallowed(place: Place) ->
 
 
 def test_what_a_process_writes_to_a_file_is_told(place: Place) -> None:
-    """The run says when it is recorded that a file written by a process is not in the trace, and that a replay does not
-    write it."""
+    """The run says when it is recorded that a file written by a process is not in the trace; a replay says that it does
+    not write it."""
     place.program(PROGRAM + 'with open("out", "wb") as file:\n    subprocess.run(["echo", "x"], stdout=file)\n')
     done = place.cli("run", "agent.py")
-    assert "not captured" in done.stderr
-    assert "echo, which writes to a file" in done.stderr
+    assert "not captured, and a replay will not repeat it: the process echo, which writes to a file" in done.stderr
+    done = place.cli("replay", "last")
+    assert "echo was given a file: what such a process writes to it is not in the trace" in done.stderr
 
 
 def test_a_pipe_that_is_read_by_nothing_known_is_told(place: Place) -> None:

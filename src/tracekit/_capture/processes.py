@@ -319,8 +319,12 @@ def begun(
     if captured.live and "file" in (about.get("stdout"), about.get("stderr")):
         guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
     inherited = [stream for stream in ("stdout", "stderr") if stream not in about]
-    if inherited and not captured.live:
-        session.state.extras.of(_Inherited).report(session, name, inherited)
+    if not captured.live:
+        report = session.state.extras.of(_NotRepeated)
+        if inherited:
+            report.inherited(session, name, inherited)
+        if "file" in (about.get("stdout"), about.get("stderr")):
+            report.file(session, name)
     return captured
 
 
@@ -329,17 +333,24 @@ def _spec(name: str, side_effect: str) -> Spec:
     return Spec("process", name, side_effect=side_effect)
 
 
-class _Inherited:
-    """Whether a replay has reported that what processes write to inherited streams is not shown."""
+class _NotRepeated:
+    """What a replay has reported of the output of processes that it does not start."""
 
     def __init__(self) -> None:
-        self._reported = False
+        self._inherited = self._files = False
 
-    def report(self, session: Session, name: str, streams: list[str]) -> None:
-        if not self._reported:
-            self._reported = True
+    def inherited(self, session: Session, name: str, streams: list[str]) -> None:
+        if not self._inherited:
+            self._inherited = True
             session.report.warn(
                 f"{name} inherited {' and '.join(streams)}: what such a process writes there is not in the trace, and not shown now"
+            )
+
+    def file(self, session: Session, name: str) -> None:
+        if not self._files:
+            self._files = True
+            session.report.warn(
+                f"{name} was given a file: what such a process writes to it is not in the trace, and the file lacks it now"
             )
 
 

@@ -424,10 +424,8 @@ class _DoneCallback:
 
     def __init__(self, callback: Any, scope: Scope | None) -> None:
         self._callback: Final = callback
-        if scope is None:
-            self._call, self._arguments, self._options = callback, (), {}
-        else:
-            self._call, self._arguments, self._options = handover.enclose(scope, callback, (), {})
+        enclosed = (callback, (), {}) if scope is None else handover.enclose(scope, callback, (), {})
+        self._call, self._arguments, self._options = enclosed
 
     def __call__(self, future: Any) -> Any:
         before = getattr(_own, "called_back_for", None)
