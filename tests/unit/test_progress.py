@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import uvloop
 
 from tests.support.cut import cut
 from tests.support.tracing import entries
-from tracekit import InexactReplayError, Report, decision, record, replay, resume, traced_tool
+from tracekit import InexactReplayError, Report, TraceExhaustedError, decision, record, replay, resume, traced_tool
 from tracekit.errors import ReplayError
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -410,6 +411,76 @@ def test_what_a_process_does_once(tmp_path: Path, loop: Loop, by: str, then: str
     assert session.report.exact
     # A library's own is no event. One of user code is: that it is more or fewer is counted.
     assert session.report.verdict.counts["hops"] == (by == "user" and then.split()[1] != now.split()[1])
+
+
+def sleeping() -> None:
+    time.sleep(0.01)
+
+
+def in_a_pool() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(lambda i: (time.sleep(0.002), i)[1], range(3))] == [0, 1, 2]
+
+
+def in_a_loop() -> None:
+    asyncio.run(asyncio.sleep(0.005))
+
+
+async def polling(first: Callable[[], object] | None) -> Any:
+    """An agent that begins with something that a process does once, and then polls in the same task."""
+    if first is not None:
+        await asyncio.to_thread(first)
+    call = asyncio.create_task(on_loop("answer", 0.002))
+    polls = 0
+    while not call.done() and polls < 30:
+        await asyncio.sleep(0)
+        polls += 1
+    return polls, await call
+
+
+@pytest.mark.parametrize("recorded_first", [compiled, None])
+@pytest.mark.parametrize("replayed_first", [compiled, None])
+@LOOPS
+def test_what_a_process_does_once_before_it_polls(
+    tmp_path: Path, loop: Loop, recorded_first: Any, replayed_first: Any
+) -> None:
+    """The task that lacks the call in a thread goes on as far as it had come when the next answer came, not further and not less far."""
+    with record("once", store=tmp_path) as recorded:
+        seen = run_on(loop, polling(recorded_first))
+    with replay(recorded) as session:
+        assert run_on(loop, polling(replayed_first)) == seen
+    assert session.report.exact
+
+
+@pytest.mark.parametrize("first", [sleeping, in_a_pool, in_a_loop])
+def test_what_a_process_does_once_takes_its_time(tmp_path: Path, first: Callable[[], None]) -> None:
+    """A cache that was full when a request was recorded is filled in its replay, whatever that waits for meanwhile."""
+    with record("once", store=tmp_path) as recorded:
+        seen = asyncio.run(polling(None))
+    with replay(recorded) as session:
+        assert asyncio.run(polling(first)) == seen
+    assert session.report.exact
+    assert session.report.verdict.counts["hops"]
+
+
+def test_a_sleep_that_was_added_is_no_more_than_that(tmp_path: Path) -> None:
+    """Where the call in a thread is the program itself, a sleep that the recording lacks is a difference."""
+
+    def program(naps: int) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+
+            def agent() -> Any:
+                tool = asyncio.run(on_loop("first", 0.001))
+                for _ in range(naps):
+                    time.sleep(0.001)
+                return tool
+
+            return pool.submit(agent).result()
+
+    with record("slept", store=tmp_path) as recorded:
+        program(0)
+    with pytest.raises(TraceExhaustedError, match="no such sleep"), replay(recorded):
+        program(1)
 
 
 # -- wrappers ------------------------------------------------------------------------------------------------------------

@@ -727,7 +727,8 @@ class _Arrival:
             queue_of_loop = self._progress.queue(self._loop)
             queue_of_loop.out += 1
             self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
-        self._destination.add_done_callback(self._ended)
+        # Not the program's own: it counts for no lane.
+        self._destination.add_done_callback(self._ended, context=Context())
         self._source.add_done_callback(self._done)
 
     @property

@@ -284,14 +284,18 @@ class ReplayedTimer(Timer):
     recorded program.
     """
 
-    __slots__ = ("_lane", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
+    __slots__ = ("_lane", "_patient", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
 
     pending: Final = False
 
-    def __init__(self, session: Replay, seq: int | None, lane: Lane, sleep: str | None = None) -> None:
+    def __init__(
+        self, session: Replay, seq: int | None, lane: Lane, sleep: str | None = None, *, patient: bool = False
+    ) -> None:
         self._session = session
         self._seq = seq
         self._lane = lane
+        #: Whether it happens when nothing else can go on, although it was never recorded.
+        self._patient = patient
         #: The function with which a thread sleeps, if its end is not in the recording.
         self._sleep = sleep
         self._ticket: Ticket | None = None
@@ -366,7 +370,7 @@ class ReplayedTimer(Timer):
         if self._seq is not None and b'"waited":true' in self._session.trace.line(self._seq):
             self._session.let_others_go_on(self._seq)
         if self._sleep is None:
-            self._session.schedule.wait(self._seq)
+            self._session.schedule.wait(self._seq, patient=self._patient)
         else:
             with self._session.threads.sleeping(self._sleep):
                 self._session.schedule.wait(self._seq)
@@ -390,7 +394,9 @@ class ReplayedTimer(Timer):
             callback()
 
         act = callback if self.on_delivery is None else fire
-        self._ticket = self._session.schedule.callback(self._seq, act, anywhere=anywhere, lane=self._lane)
+        self._ticket = self._session.schedule.callback(
+            self._seq, act, anywhere=anywhere, lane=self._lane, patient=self._patient
+        )
 
     def _delivered(self) -> None:
         if self.on_delivery is not None:
@@ -513,6 +519,13 @@ class LaneCursor:
         return self._last.get(function)
 
 
+def lane_and_above(lane: Lane) -> Iterator[Lane]:
+    above: Lane | None = lane
+    while above is not None:
+        yield above
+        above = above.parent
+
+
 class RecordedLanes:
     """Maps each lane of the program to its recorded lane, with its position there.
 
@@ -535,6 +548,30 @@ class RecordedLanes:
         #: The cursor of the program's own lane until something is done in it, and the lanes that share it.
         self._line: LaneCursor | None = None
         self._in_line: list[Lane] = []
+        #: The program's own lane, once something has been done in it.
+        self._line_in: Lane | None = None
+        #: The calls in threads that the recording lacks, unless the program's own lane is below them.
+        self._other_calls: Final[set[Lane]] = set()
+
+    def number_of(self, lane: Lane) -> int:
+        """Return the number of the recorded lane in which something done in ``lane`` now would be."""
+        state = self.of(lane)
+        return self._index.line if state is self._line else state.lane
+
+    def is_another_call(self, lane: Lane) -> None:
+        """Note that the recording lacks the call in a thread that is ``lane``; the program's own lane may yet turn out to
+        be below it."""
+        if self.of(lane).lane < 0 or lane.state is self._line:
+            self._other_calls.add(lane)
+
+    def is_in_another_call(self, lane: Lane) -> bool:
+        """Return whether ``lane`` is that of a call in a thread that the recording lacks, or is below one."""
+        return bool(self._other_calls) and any(
+            one in self._other_calls and not self._is_around_line(one) for one in lane_and_above(lane)
+        )
+
+    def _is_around_line(self, lane: Lane) -> bool:
+        return self._line_in is not None and lane in lane_and_above(self._line_in)
 
     def enter(self, lane: Lane) -> LaneCursor:
         """Return the cursor of a lane in which something recorded is done now."""
@@ -543,7 +580,7 @@ class RecordedLanes:
             if state is self._line:
                 self._enter_line(lane)
             state.entered = True
-            lane.captured = True
+            lane.captured = not self.is_in_another_call(lane)
             if lane.parent is not None:
                 self.captured[lane] = None
         return state
@@ -631,7 +668,7 @@ class RecordedLanes:
         """Make ``lane`` the recorded program's own lane, which has more or fewer tasks and threads around it."""
         state, line = self._line, self._index.line
         assert state is not None
-        self._line = None
+        self._line, self._line_in = None, lane
         if state.lane != line:
             state.stand_for(line, self._index.items.get(line))
             for one in self._in_line:
@@ -1367,14 +1404,20 @@ class Replay:
         lane = scope.lane
         with self._lock:
             self.failed.check()
-            state = self.lanes.of(lane) if function == "future.begin" else self.lanes.enter(lane)
-            seq = self.index.timers.get((state.lane, function, *lane.armed(function)))
+            begins = function == "future.begin"
+            seq = self.index.timers.get((self.lanes.number_of(lane), function, *lane.armed(function)))
+            if begins and seq is None:
+                self.lanes.is_another_call(lane)
+            # A call in a thread that the recording lacks takes its time, for whatever it does inside.
+            patient = seq is None and not begins and self.lanes.is_in_another_call(lane)
+            if seq is not None and not begins:
+                self.lanes.enter(lane)
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)
             if seq is not None and function.startswith(CUT_OFF):
                 self._made_again.add(seq)
-        sleep = f"{function}({seconds:g})" if seq is None and function == _SLEEP else None
-        return ReplayedTimer(self, seq, lane, sleep)
+        sleep = f"{function}({seconds:g})" if seq is None and function == _SLEEP and not patient else None
+        return ReplayedTimer(self, seq, lane, sleep, patient=patient)
 
     def handed_over(self, seq: int) -> None:
         """Note that threads have handed something over where the log has it, at ``seq``."""

@@ -62,7 +62,7 @@ _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 class Ticket:
     """A request for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
 
-    __slots__ = ("act", "at_rest", "future", "gate", "lane", "looks", "loop", "member", "seq", "thread")
+    __slots__ = ("act", "at_rest", "future", "gate", "lane", "looks", "loop", "member", "patient", "seq", "thread")
 
     def __init__(self, seq: int | None, thread: int) -> None:
         self.seq: Final = seq
@@ -80,6 +80,8 @@ class Ticket:
         self.at_rest = False
         #: Whether it only waits until the event is next, which is handed out to another request.
         self.looks = False
+        #: Whether it is let go on when nothing else can, although it was never recorded.
+        self.patient = False
 
     def call(self) -> None:
         """Call ``act``, and drop the reference to it, so that a ticket does not keep the program's objects alive."""
@@ -166,6 +168,8 @@ class Schedule:
         self._asked: dict[int, Ticket] = {}
         self._order: list[int] = []
         self._never: set[Ticket] = set()
+        #: Those of them that are let go on now, since nothing else can, for the observer to release without the lock.
+        self._let_on: list[Ticket] = []
         self._observing = False
         self._still_since = 0
         #: The process's processor time when the observer first looked since an event was handed out, or none was asked
@@ -218,8 +222,8 @@ class Schedule:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    def wait(self, seq: int | None) -> None:
-        """Hold the calling thread until ``seq`` is next."""
+    def wait(self, seq: int | None, *, patient: bool = False) -> None:
+        """Hold the calling thread until ``seq`` is next; ``patient``: without an event, until nothing else can go on."""
         if self._failed:
             raise self._failure()
         if self.signals is not None:
@@ -235,7 +239,7 @@ class Schedule:
                 with self._lock:
                     self._notify_loop()
         elif seq is None or not self._is_due_here(seq):
-            self._wait(seq)
+            self._wait(seq, patient=patient)
         if self.signals is not None:
             self.signals.passed()
 
@@ -309,13 +313,15 @@ class Schedule:
         anywhere: bool = False,
         lane: Lane | None = None,
         at_rest: bool = False,
+        patient: bool = False,
     ) -> Ticket:
         """Call ``act`` when ``seq`` is next: in the running loop; without one, or with ``anywhere``, from any thread.
 
         ``lane`` is the lane whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
+        ``patient``: without an event, when nothing else can go on.
         """
         ticket = Ticket(seq, get_ident())
-        ticket.at_rest = at_rest
+        ticket.at_rest, ticket.patient = at_rest, patient
         ticket.loop, ticket.act, ticket.lane = None if anywhere else running_loop(), act, lane
         if self._failed or self._closed or (ticket.seq is None and self._released):
             self._let_go(ticket)
@@ -420,7 +426,7 @@ class Schedule:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def _wait(self, seq: int | None, *, looks: bool = False) -> None:
+    def _wait(self, seq: int | None, *, looks: bool = False, patient: bool = False) -> None:
         gate = allocate_lock()
         with self._lock:
             if self._closed or (seq is None and self._released):
@@ -432,7 +438,7 @@ class Schedule:
                     self._hand_out(seq, overtake=running_loop() is None)
                 return
             ticket = Ticket(seq, get_ident())
-            ticket.gate, ticket.member, ticket.looks = gate, member, looks
+            ticket.gate, ticket.member, ticket.looks, ticket.patient = gate, member, looks, patient
             gate.acquire()
             member.held = True
             self._enter(ticket)
@@ -497,6 +503,11 @@ class Schedule:
             me = self.threads.join()
             while (absent := self._absent_hop()) is not None and self._leaves_out(absent, queue):
                 self._skip_hop(absent)
+            if (
+                queue.look_again and queue.may_go_on
+            ):  # a lane was held for a hop, and is not where it was at the next event
+                queue.stir()
+                return False
             ticket = self._next_asked()
             here = ticket is not None and ticket.loop is queue.loop and not self._owing(ticket.seq)
             # What other threads do at once comes first, as far as can be seen.
@@ -615,11 +626,16 @@ class Schedule:
             return True
         news = self.progress.news
         self._let = (news, self._let[1] if self._let[0] == news else 0)
-        if self.held_calls and self._let[1] < _UNHEARD_OF:
+        patient = [ticket for ticket in self._never if ticket.patient]
+        if (self.held_calls or patient) and self._let[1] < _UNHEARD_OF:
             calls, self.held_calls = self.held_calls, []
-            self._let = news, self._let[1] + len(calls)
+            self._let = news, self._let[1] + len(calls) + len(patient)
             for let_go in calls:
                 let_go()
+            for ticket in patient:
+                self._never.remove(ticket)
+                self.threads.waking(ticket.member)
+            self._let_on += patient
             return True
         queues = [queue for queue in self.progress.queues if not self.threads.holds(queue.thread)]
         freed = [queue for queue in queues if queue.may_go_on]
@@ -783,9 +799,13 @@ class Schedule:
             if stuck is not None:
                 self._give_up(stuck)
                 pause = _SHORT
-            if due is not None:
-                self._release(due)
+            for ticket in self._to_release(due):
+                self._release(ticket)
                 pause = _SHORT
+
+    def _to_release(self, due: Ticket | None) -> list[Ticket]:
+        found, self._let_on = self._let_on, []
+        return found if due is None else [due, *found]
 
     def _waited_for(self, left: bool) -> tuple[int | None, list[Waiting]] | None:
         """Return the event that a long wait is for, and what waits; ``None`` if somebody debugs the program, who may
