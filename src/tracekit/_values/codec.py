@@ -1153,13 +1153,6 @@ def _annotations(cls: type) -> list[Any]:
         return list(vars(cls).get("__annotations__", {}).values())
 
 
-# -- decode ------------------------------------------------------------------------------------------------------------
-#
-# Trees back to values. A tree is untrusted: nothing is imported, evaluated or initialised because of it. Classes come
-# from the return annotation, from a registered codec, or from a module that is already loaded; instances get their
-# fields without ``__init__``, ``__post_init__`` or validators.
-
-
 def not_serialisable(tree: Tree) -> str | None:
     """Return a description of the first opaque value in ``tree`` (``"module:Type: repr"``), or ``None``."""
     stack = [tree]
@@ -1185,14 +1178,9 @@ def hinted(name: str, classes: Mapping[str, type]) -> type | None:
     return alike[0] if len(alike) == 1 else None
 
 
-# -- rebuild -----------------------------------------------------------------------------------------------------------
-#
-# One function per tag, from a node of a tree to its value.
-
-
 # -- exceptions --------------------------------------------------------------------------------------------------------
 #
-# Exceptions as trees, and back: type, ``args``, text, attributes, traceback, cause, notes, members of a group. Special
+# Exceptions as trees: type, ``args``, text, attributes, traceback, cause, notes, members of a group. Special
 # cases are in ``exceptions.py``.
 
 #: How far causes, contexts and groups are followed.

@@ -116,6 +116,14 @@ class Recording:
 
 
 # -- files ---------------------------------------------------------------------------------------------------------------
+#
+# One JSON object: ``_version`` (2; absent in version 1), the answers of a model by step id or by the hash of the
+# request, each an object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of
+# ``tracekit.agents.view``. Readers of agentloom ignore keys that begin with ``_``.
+#
+# Unlike agentloom's own, this replay has no default answer: a request that is not in the recording is an error. Each
+# turn of a list answers once; an object under a step id answers once; an object under a request's hash answers that
+# same request any number of times.
 
 
 def load(path: str | os.PathLike[str]) -> Recording:
@@ -430,17 +438,6 @@ def _dialect(name: Any) -> Dialect | None:
 
 def _bytes(piece: str | bytes) -> bytes:
     return piece.encode() if isinstance(piece, str) else piece
-
-
-# -- format ---------------------------------------------------------------------------------------------------------
-#
-# One JSON object: ``_version`` (2; absent in version 1), the answers of a model by step id or by the hash of the
-# request, each an object or a list of turns, and in files written by tracekit ``_inter_agent_events``, the events of
-# ``tracekit.agents.view``. Readers of agentloom ignore keys that begin with ``_``.
-#
-# Unlike agentloom's own, this replay has no default answer: a request that is not in the recording is an error. Each
-# turn of a list answers once; an object under a step id answers once; an object under a request's hash answers that
-# same request any number of times.
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

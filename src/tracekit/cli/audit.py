@@ -12,6 +12,7 @@ import click
 from .._runs.auditing import Account, Action, account_of
 from .._runs.reading import plain
 from . import output
+from .options import JSON, READ_STORE
 from .output import Line, brief, located, short, styled
 from .show import line_of
 from .verify import KEYS, sealed_line, trusted
@@ -61,8 +62,8 @@ def _actions(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     help="The name that a policy has for calls of a tool.",
 )
 @click.option("--effects", is_flag=True, help="Show only what changed something, or was refused.")
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@READ_STORE
+@JSON
 def audit(
     run: str,
     keys: tuple[str, ...],

@@ -12,6 +12,7 @@ import click
 from .._runs.comparing import EndDifference, Op, RunComparison, StepDifference, compare
 from .._runs.reading import RunView
 from . import output
+from .options import JSON_LINES, READ_STORE
 from .output import both_sides, dollars, duration, located, printable
 from .show import line_of, print_text, print_turn, unified
 
@@ -30,11 +31,11 @@ _MAX_VALUES: Final = 20
 @click.command()
 @click.argument("old", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("new", metavar="OTHER", shell_complete=output.complete_run)
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 @click.option(
     "--transport", is_flag=True, help="Also compare dates, ids of requests, rate limits and pieces of streams."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@JSON_LINES
 def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) -> None:
     """Show how OTHER differs: additional and missing steps, another order, another input or outcome.
 

@@ -26,6 +26,7 @@ from .._runtime.boundary import Crossing, uncaptured
 from ..errors import RunNotFoundError, RunStateError
 from . import output
 from .launch import first_meta, siblings
+from .options import COMMAND, JSON, STORE
 from .output import both_sides, located, printable
 from .replay import program_of, replay_instructions
 from .run import LikePython, launcher, record_instructions
@@ -332,11 +333,9 @@ def _places(replays: Sequence[Transcript]) -> Places:
 @click.option("-m", "module", help="Examine a module, started as python -m does.")
 @click.option("--run", "recorded", metavar="RUN", help="Examine this existing run: nothing is done for real.")
 @click.option("--again", is_flag=True, help="Record the program a second time, whatever its effects and costs.")
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@STORE
+@JSON
+@COMMAND
 def doctor(
     module: str | None, recorded: str | None, again: bool, store: str | None, as_json: bool, command: tuple[str, ...]
 ) -> None:

@@ -13,6 +13,7 @@ from .._policy.forecast import LATEST, Estimate
 from .._policy.forecast import estimate as foresee
 from .._runtime.prices import Price, why_unpriced
 from . import output
+from .options import JSON, STORE
 from .output import printable
 
 __all__ = ["estimate"]
@@ -48,8 +49,8 @@ def _limit(context: click.Context, option: click.Parameter, value: float | None)
     show_default=True,
     help="Use the last N runs.",
 )
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@STORE
+@JSON
 def estimate(
     subject: str | None,
     agent: str | None,

@@ -9,6 +9,7 @@ import click
 from .._journal.reader import Trace
 from . import output
 from .diff import diff
+from .options import READ_STORE
 from .output import located, printable
 from .runs import list_
 from .show import show, whole
@@ -38,7 +39,7 @@ executions.add_command(diff, "diff")
 
 @executions.command("trace", short_help="Print the entries of a run as JSON lines.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 @click.option("--expand", is_flag=True, help="Put values in place of the references to them.")
 def trace(run: str, store: str | None, expand: bool) -> None:
     """Print the entries of RUN as JSON lines.

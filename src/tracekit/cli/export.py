@@ -16,6 +16,7 @@ from .._runs.perfetto import Perfetto
 from ..errors import TraceError
 from ..otel import Otlp
 from . import output
+from .options import READ_STORE
 from .output import located, printable
 
 __all__ = ["export"]
@@ -57,7 +58,7 @@ _FORMS: Final = {
 @click.option("--payloads", is_flag=True, help="Include messages, arguments and results if the form leaves them out.")
 @click.option("-o", "--output", "target", metavar="FILE", help="Write into this file, which must not exist yet.")
 @click.option("--endpoint", metavar="URL", help="Where to send it (otlp; default: OTEL_EXPORTER_OTLP_ENDPOINT).")
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 def export(
     runs: tuple[str, ...], form: str, payloads: bool, target: str | None, endpoint: str | None, store: str | None
 ) -> None:

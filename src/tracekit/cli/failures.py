@@ -13,6 +13,7 @@ from .._runs.failures import RecordedFailure, recorded_failures
 from ..errors import TraceError
 from ..failures import FailureType, RecoveryStrategy
 from . import output
+from .options import JSON_LINES, READ_STORE
 from .output import located, moment, named, printable, short
 
 __all__ = ["failures"]
@@ -38,8 +39,8 @@ __all__ = ["failures"]
 @click.option(
     "--settled/--not-settled", default=None, help="Only those of steps that a person has (not) settled since."
 )
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+@READ_STORE
+@JSON_LINES
 def failures(
     runs: tuple[str, ...],
     kind: str | None,

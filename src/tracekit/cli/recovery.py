@@ -18,6 +18,7 @@ from ..errors import RecoveryRefusedError, TracekitError
 from . import output
 from .commands import CONTINUES
 from .launch import check_siblings
+from .options import COMMAND, JSON, READ_STORE, STORE
 from .output import REFUSED, brief, duration, emit, fail, located, message, named, printable, shown
 from .replay import check_given, hash_seed, program_of
 from .run import launch
@@ -31,10 +32,8 @@ __all__ = ["in_doubt", "recovery", "resume"]
 
 @click.command(context_settings={"allow_interspersed_args": True}, short_help="Continue a run after a crash.")
 @click.argument("run", shell_complete=output.complete_run)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-)
+@COMMAND
+@STORE
 @click.option("--check", is_flag=True, help="Stop after the decision.")
 @click.option(
     "--entry",
@@ -151,11 +150,6 @@ def _supplied(options: tuple[str, ...]) -> dict[int, Any]:
 #
 # The other subcommands of ``tracekit recovery``.
 
-_STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-_READ_STORE: Final = click.option(
-    "--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit)."
-)
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _REASON: Final = click.option("--reason", metavar="TEXT", required=True, help="The reason; it is kept in the log.")
 _BY: Final = click.option("--by", metavar="WHO", help="Who decided (default: the system user).")
 
@@ -176,8 +170,8 @@ def recovery() -> None:
 
 @recovery.command("scan", short_help="List the runs that died, and whether they may be resumed.")
 @click.option("--all", "every", is_flag=True, help="Verify every run completely, including those that have ended.")
-@_READ_STORE
-@_JSON
+@READ_STORE
+@JSON
 def scan(every: bool, store: str | None, as_json: bool) -> None:
     """List the runs that did not end, or are broken, and whether they may be resumed.
 
@@ -242,8 +236,8 @@ def _count(where: Store) -> None:
 
 
 @click.command("in-doubt")
-@_READ_STORE
-@_JSON
+@READ_STORE
+@JSON
 def in_doubt(store: str | None, as_json: bool) -> None:
     """List every irreversible step that may or may not have happened, over all runs, including those that have ended.
 
@@ -358,8 +352,8 @@ def _lines_of_advice(text: str) -> Iterator[tuple[str, bool]]:
     "--partial", is_flag=True, help="Abort even if no MODULE has the tools of some steps, which then are not undone."
 )
 @click.option("--accept-lost-tail", is_flag=True, help="Cut off what a power loss left unreadable; it is kept.")
-@_STORE
-@_JSON
+@STORE
+@JSON
 def abort(
     run: str,
     reason: str,
@@ -415,8 +409,8 @@ def abort(
 @click.option("--not-done", is_flag=True, help="It was not done; a resumed run makes it again.")
 @_REASON
 @_BY
-@_STORE
-@_JSON
+@STORE
+@JSON
 def settle(
     run: str,
     step: int,

@@ -18,6 +18,7 @@ from .._runs.replay import ignored_fields, kinds_that_go_live
 from .._runs.wording import dollars, plural
 from ..failures import FailureType
 from . import output
+from .options import READ_STORE
 from .output import both_sides, moment, named, printable
 from .replay import ALLOW_HOST, IGNORE, ISOLATE, LIVE_ENV, LIVE_FILES, STRICT, by_kind, live_kinds
 from .report import check_page, write_page
@@ -57,7 +58,7 @@ class _WithCommand(click.Command):
 
 @click.command(cls=_WithCommand)
 @click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=output.complete_run)
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 @click.option(
     "--entry",
     metavar="MODULE:FUNCTION",

@@ -21,6 +21,7 @@ from .._runs.remote import is_url
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT
 from ..errors import RecoveryRefusedError, RunStateError, TracekitError
+from .options import COMMAND, STORE
 from .output import (
     DIFFERENT,
     INCOMPLETE,
@@ -200,10 +201,8 @@ ISOLATE: Final = click.option(
 #: The common arguments and options of ``tracekit replay`` and ``tracekit debug``.
 _OPTIONS: Final = (
     click.argument("run", shell_complete=complete_run),
-    click.argument("command", nargs=-1, type=click.UNPROCESSED),
-    click.option(
-        "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-    ),
+    COMMAND,
+    STORE,
     click.option(
         "--entry",
         metavar="MODULE:FUNCTION",

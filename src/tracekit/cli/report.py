@@ -17,6 +17,7 @@ from .._runs.page import GENERATOR, page
 from .._runs.reading import RunView
 from ..errors import RunNotFoundError, RunStateError, TraceError
 from . import output
+from .options import READ_STORE
 from .output import located
 from .show import explain
 
@@ -25,7 +26,7 @@ __all__ = ["check_page", "report", "write_page"]
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 @click.option(
     "-o",
     "--output",

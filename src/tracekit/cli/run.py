@@ -11,6 +11,8 @@ from typing import IO, Any, NoReturn
 
 import click
 
+from .options import COMMAND, STORE
+
 __all__ = ["LikePython", "follow", "launch", "launcher", "record_instructions", "run"]
 
 # -- launching ---------------------------------------------------------------------------------------------------------
@@ -124,9 +126,7 @@ class LikePython(click.Command):
 @click.command(cls=LikePython, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("-m", "module", help="Run a module, as python -m does.")
 @click.option("--name", help="The run's name; by default that of the script or module.")
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-)
+@STORE
 @click.option(
     "--user-module",
     "user_modules",
@@ -144,7 +144,7 @@ class LikePython(click.Command):
     is_flag=True,
     help="Also send the run as OpenTelemetry spans, to OTEL_EXPORTER_OTLP_ENDPOINT.",
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@COMMAND
 def run(
     module: str | None,
     name: str | None,

@@ -21,6 +21,7 @@ from .._runs import housekeeping
 from .._runs.reading import Taken, taken_in
 from ..errors import TracekitError
 from . import output
+from .options import JSON_LINES, READ_STORE, STORE
 from .output import age, dollars, duration, located, moment, named, printable, progress, short
 
 __all__ = ["compress", "list_", "prune", "rm", "state_of"]
@@ -97,8 +98,8 @@ def state_of(run: RunSummary) -> str:
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@JSON_LINES
+@READ_STORE
 @click.option(
     "--limit", metavar="N", type=click.IntRange(0), help="Only the first N, 0 for all (default for text: 50)."
 )
@@ -300,13 +301,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 # -- rm, prune, compress -----------------------------------------------------------------------------------------------
 
-_STORE: Final = click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
-
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
 @click.option("--force", is_flag=True, help="Also remove runs that are in doubt, have no end, or answer other runs.")
-@_STORE
+@STORE
 def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
     """Remove runs, including the files of their child processes and everything kept with them.
 
@@ -350,7 +349,7 @@ def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
 @click.option("--name", "names", metavar="GLOB", multiple=True, help="Only runs of this name. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@_STORE
+@STORE
 def prune(
     older_than: datetime, keep_failed: bool, names: tuple[str, ...], dry_run: bool, yes: bool, store: str | None
 ) -> None:
@@ -424,7 +423,7 @@ def _confirmed(question: str) -> bool:
     help="Every complete run that began before this: 7d, 12h, or a date.",
 )
 @click.option("--undo", is_flag=True, help="Restore the uncompressed files.")
-@_STORE
+@STORE
 def compress(runs: tuple[str, ...], older_than: datetime | None, undo: bool, store: str | None) -> None:
     """Compress complete runs in place, to about a tenth of their size; every command reads them as before.
 

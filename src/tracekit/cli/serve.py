@@ -12,12 +12,13 @@ from .._capture.inputs import bytes_of
 from ..errors import RunStateError
 from ..monitoring import asgi_app
 from . import output
+from .options import STORE
 
 __all__ = ["serve"]
 
 
 @click.command()
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@STORE
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=9464, show_default=True, help="The port; 0 for any free one."

@@ -41,6 +41,7 @@ from .._runs.wording import (
     usage_text,
 )
 from . import output
+from .options import READ_STORE
 from .output import Line, age, brief, dollars, duration, local_time, located, printable, short, styled
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="[STEP]", required=False, shell_complete=output.complete_in_run("step"))
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 @click.option("--all", "every", is_flag=True, help="Include clock and random reads, lanes and other bookkeeping.")
 @click.option(
     "--kind",

@@ -14,6 +14,7 @@ import click
 from .._journal.entry import READS
 from .._runs.reading import FileView, ModelCall, PromptMessage, RunView, StepView, plain, plain_bytes
 from . import output
+from .options import READ_STORE
 from .output import located, printable
 
 __all__ = ["text"]
@@ -25,7 +26,7 @@ _LEFT_OUT: Final = READS | {"timer", "lane", "identity", "blob", "input", "bound
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
+@READ_STORE
 def text(runs: tuple[str, ...], store: str | None) -> None:
     """Print a trace as text for a review: what was asked and what was answered, lane by lane.
 

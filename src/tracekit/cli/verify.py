@@ -18,6 +18,7 @@ from .._journal.store import Store, beside, is_segment, live_writer, remedy_for,
 from .._journal.tip import SEAL_KEY_VARIABLE
 from ..errors import RunStateError, TraceError
 from . import output
+from .options import JSON, READ_STORE, STORE
 from .output import located, printable
 
 __all__ = ["KEYS", "keygen", "schema", "seal", "verify"]
@@ -46,8 +47,8 @@ _MAX_BREACHES: Final = 20
 @click.option("--head", metavar="HASH", help="The tip hash (of the last entry) that you kept.")
 @KEYS
 @click.option("--schema", "by_schema", is_flag=True, help="Also check each entry against the JSON Schema.")
-@click.option("--store", metavar="DIR", help="The directory of runs, or its URL (default: TRACEKIT_DIR, .tracekit).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@READ_STORE
+@JSON
 def verify(
     run: str, head: str | None, keys: tuple[str, ...], by_schema: bool, store: str | None, as_json: bool
 ) -> None:
@@ -171,7 +172,7 @@ def _breaches(path: str) -> list[dict[str, Any]]:
     show_envvar=True,
     help="The private key (Ed25519).",
 )
-@click.option("--store", metavar="DIR", help="The directory of runs (default: TRACEKIT_DIR, .tracekit).")
+@STORE
 def seal(runs: tuple[str, ...], key: str | None, store: str | None) -> None:
     """Sign the traces of runs, so that `tracekit verify --key` detects any later change.
 

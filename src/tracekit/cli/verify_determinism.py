@@ -23,6 +23,7 @@ from .._runs.environment import Program, cores_here
 from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
+from .options import COMMAND, JSON, STORE
 from .output import located
 from .replay import ALLOW_HOST, ISOLATE, program_of, replay_instructions
 from .run import follow
@@ -112,10 +113,8 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 
 @click.command("verify-determinism", context_settings={"allow_interspersed_args": True})
 @click.argument("run")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
-)
+@COMMAND
+@STORE
 @click.option(
     "--entry",
     metavar="MODULE:FUNCTION",
@@ -133,7 +132,7 @@ _AFTER_THE_END: Final = ("TraceExhaustedError", "LiveCallBlockedError")
 @click.option(
     "--grace", type=float, default=10.0, show_default=True, help="Seconds that a failed replay has to end by itself."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def verify_determinism(run: str, command: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Replay RUN (an id, the beginning of one, "last", or a path) twice, each time in a fresh process with another hash
     seed, and compare everything that the program did: with the recording, and with each other.
