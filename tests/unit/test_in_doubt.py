@@ -132,20 +132,42 @@ def test_what_was_in_a_step_of_a_run_that_has_ended_is_settled_with_it(tmp_path:
         recovery.settle(run.id, second.step, reason="the other one", store=tmp_path, **told)
 
 
+def test_a_time_limit_around_the_call_leaves_it_in_doubt(tmp_path: Path) -> None:
+    """A time limit of the program's own, which it catches, leaves a payment in doubt as surely as one of the tool."""
+
+    @traced_tool(side_effect="irreversible")
+    async def pay() -> None:
+        await asyncio.Event().wait()
+
+    async def program() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await pay()
+
+    with record("paid", store=tmp_path) as run:
+        asyncio.run(program())
+    (call,) = of_type(run, "tool.call")
+    assert doubts(tmp_path) == [(run.id, call["seq"], "irreversible_lost")]
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [
         (ConnectionResetError("the answer was lost"), "irreversible_lost"),
         (TimeoutError("no answer"), "irreversible_lost"),
+        (KeyboardInterrupt(), "irreversible_lost"),
+        (asyncio.CancelledError(), "irreversible_lost"),
+        (SystemExit(1), "irreversible_lost"),
         (ValueError("insufficient funds"), None),
         (None, None),
     ],
 )
 @pytest.mark.parametrize("side_effect", ["irreversible", "reversible"])
 def test_what_the_program_knows_is_not_in_doubt(
-    tmp_path: Path, raised: Exception | None, code: str | None, side_effect: Any
+    tmp_path: Path, raised: BaseException | None, code: str | None, side_effect: Any
 ) -> None:
-    """A refusal is known, a lost answer is not: nobody knows what became of the call. And what can be undone is no matter for this list."""
+    """A refusal is known; a lost answer, Ctrl-C, a cancellation or an exit in the middle is not: nobody knows what became of the
+    call. And what can be undone is no matter for this list."""
 
     @traced_tool(side_effect=side_effect)
     def pay(order: str) -> None:

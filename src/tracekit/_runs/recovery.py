@@ -465,7 +465,7 @@ def _in_doubt(step: RecoveredStep) -> Reason:
     if step.in_doubt:
         return _reason("irreversible_timed_out", step, "timed out: it may have happened after that")
     if step.lost:
-        return _reason("irreversible_lost", step, "failed, and its answer was lost: it may have happened")
+        return _reason("irreversible_lost", step, "ended without an answer: it may have happened")
     return _reason("irreversible_failed", step, "failed: what it did before that is not known")
 
 

@@ -11,6 +11,11 @@ __all__ = ["lost", "never_sent"]
 _NEVER_SENT: Final = frozenset(
     ("ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError", "LocalProtocolError")
 )
+#: Types of failures in which the answer to a call was lost.
+_LOST: Final = frozenset(("timeout", "network"))
+#: Kinds of failures (``details``) in which a call was broken off from outside, wherever it was: by Ctrl-C, by a cancelled
+#: task, by an exit (which a signal handler may have raised).
+_BROKEN_OFF: Final = frozenset(("cancelled", "exit", "interrupted"))
 
 
 def never_sent(output: object) -> bool:
@@ -19,7 +24,8 @@ def never_sent(output: object) -> bool:
 
 
 def lost(meta: Mapping[str, Any], output: object) -> bool:
-    """Return whether a failure says nothing about the call's effect: it timed out, or its response was lost.
+    """Return whether a failure says nothing about the call's effect: it timed out, its response was lost, or it was broken
+    off from outside.
 
     ``output`` is what was recorded besides the error.
     """
@@ -29,7 +35,8 @@ def lost(meta: Mapping[str, Any], output: object) -> bool:
     if never_sent(output):
         return False
     while isinstance(failure, dict):
-        if failure.get("type") in ("timeout", "network"):
+        details = failure.get("details")
+        if failure.get("type") in _LOST or (isinstance(details, dict) and details.get("kind") in _BROKEN_OFF):
             return True
         failure = failure.get("caused_by")
     return False

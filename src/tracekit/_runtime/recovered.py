@@ -80,7 +80,7 @@ class RecoveredStep:
         self.chunks = 0
         self.first_chunk = 0
         self.continued_at = 0
-        #: Whether it failed inconclusively: it timed out, or its response was lost.
+        #: Whether it failed inconclusively: it timed out, its response was lost, or it was broken off.
         self.lost = False
         #: Whether the program went on after its failure, in the calling lane or around it.
         self.passed = False

@@ -174,7 +174,8 @@ _BY_NAME: Final = dict(
         *_all(Meaning(T.SCHEMA_VALIDATION, "truncated"), "LengthFinishReasonError"),
         *_all(Meaning(T.INVALID_INPUT, "content_filter"), "ContentFilterFinishReasonError ContentFilterError"),
         # the program itself
-        *_all(Meaning(T.AGENT_CRASHED), "MemoryError RecursionError SystemError SystemExit BrokenExecutor BrokenProcessPool"),
+        *_all(Meaning(T.AGENT_CRASHED), "MemoryError RecursionError SystemError BrokenExecutor BrokenProcessPool"),
+        *_all(Meaning(T.AGENT_CRASHED, "exit"), "SystemExit"),
         *_all(Meaning(T.UNKNOWN, "cancelled"), "CancelledError GeneratorExit"),
         *_all(Meaning(T.AGENT_CRASHED, "interrupted"), "KeyboardInterrupt"),
     )
