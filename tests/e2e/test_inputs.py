@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.support.place import PACKAGES, TOOL, Place
+from tests.support.plain_writer import chained
 from tracekit import DivergenceError, InexactReplayError, record, replay, traced_tool
 
 BEGIN = """
@@ -969,3 +970,25 @@ def test_a_variable_that_is_taken_away_or_expanded(place: Place, today: dict[str
     again = place.cli("replay", "last", **today)
     assert again.stdout == done.stdout, again.stderr
     assert again.returncode == (1 if today else 0), again.stderr  # another value of today is reported
+
+
+@pytest.mark.parametrize("value", [7, {"a": 1}, [1]])
+def test_a_recorded_variable_that_is_no_text_is_shown_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    """Whatever the file of another writer says that a variable was, the replay names it as a difference."""
+    monkeypatch.setenv("REGION", "north")
+    with record("r", path=tmp_path / "run.jsonl"):
+        look(os.environ["REGION"])
+    previous, written = "0" * 64, b""
+    for line in (tmp_path / "run.jsonl").read_bytes().splitlines():
+        entry = json.loads(line)
+        del entry["hash"]
+        if entry.get("name") == "environment":
+            entry["output"] = {"REGION": value}
+        one, previous = chained(entry, previous)
+        written += one
+    (tmp_path / "other.jsonl").write_bytes(written)
+    with pytest.raises(InexactReplayError) as caught, replay(tmp_path / "other.jsonl"):
+        look(os.environ.get("REGION") and "north")
+    assert f"REGION was {value!r} in the recording and is 'north' here" in str(caught.value)

@@ -392,3 +392,12 @@ def test_what_does_not_come_back_is_said() -> None:
     assert code == "attributes"
     assert said.endswith("Custom, whose attributes are not in the trace: client")
     assert shortfalls(exception_to_json(ValueError(1)), ValueError(1)) == []
+
+
+def test_an_attribute_that_is_a_class_is_said_not_to_be_in_the_trace() -> None:
+    """A class is no value that a trace holds: a program that reads such an attribute is warned, not surprised."""
+    error = Custom(5, detail="d")
+    error.client, error.wanted = None, Custom  # type: ignore[assignment,attr-defined]
+    tree = exception_to_json(error)
+    ((code, said),) = shortfalls(tree, exception_from_json(tree))
+    assert (code, said.rpartition(": ")[2]) == ("attributes", "wanted")

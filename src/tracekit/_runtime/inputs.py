@@ -359,11 +359,13 @@ class ReplayedInputs:
     def _shown(self, kind: str, name: str, value: Any) -> str:
         if value is None:
             return "not there"
-        if kind == "file":
+        if kind == "file" and isinstance(value, dict):
             return f"{value.get('size')} bytes, SHA-256 {str(value.get('sha256'))[:12]}…"
         if kind in _NAMES:
             return "there"
-        text = repr(self._redactor.redact_environment([(name, value)])[name])
+        if isinstance(value, str):
+            value = self._redactor.redact_environment([(name, value)])[name]
+        text = repr(value)  # a file of another writer may hold anything
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -1259,7 +1259,7 @@ def _state(walk: Walk, exc: BaseException, depth: int, tree: dict[str, Tree]) ->
         encoded = _whole(walk, item, depth + 2)
         if encoded is not _NOT:
             kept[name] = encoded
-        elif not isinstance(item, type):
+        else:
             lost.append(name)
     if kept:
         tree["attrs"] = kept
