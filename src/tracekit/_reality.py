@@ -218,7 +218,8 @@ class off_loop(ContextDecorator):
 
     def _recreate_cm(self) -> Any:
         """A separate manager for each call of a decorated function, or none if no loop is running."""
-        return _NO_LOOP if running_loop() is None else off_loop()
+        ask = getattr(_modules.get("asyncio.events"), "_get_running_loop", None)  # see ``running_loop``
+        return _NO_LOOP if ask is None or ask() is None else off_loop()
 
     def __enter__(self) -> None:
         self._loop = running_loop()

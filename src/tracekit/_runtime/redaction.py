@@ -695,13 +695,12 @@ class Redactor:
 
     def redact_text(self, text: str) -> tuple[str, list[Mark]]:
         """Return ``text`` without its secrets, and the positions of placeholders."""
-        replaced = False
         while spans := self.spans(text):
             after = self._replaced(text, spans)
             if after == text:
                 break
-            text, replaced = after, True
-        if not self.placeholders or not (replaced or "REDACTED" in text):
+            text = after
+        if "REDACTED" not in text:  # a part of every placeholder
             return text, []
         return text, [["", start, placeholder] for start, placeholder in self.placeholders.within(text)]
 
@@ -716,7 +715,7 @@ class Redactor:
     def _own_spans(self, text: str) -> list[Span]:
         """Return the secrets that only this redactor knows: by their exact text, and by the user's patterns."""
         found: list[Span] = []
-        if self._run.known:
+        if self._run.known.texts:
             found += self._run.known.spans(text)
         for pattern in self._user:
             found += [(*match.span(), "user") for match in pattern.finditer(text) if match.end() > match.start()]
