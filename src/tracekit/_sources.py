@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
 from . import _reality
 
@@ -36,45 +36,55 @@ _PYTHON: Final = (
 )
 PACKAGES: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 #: Integrations are packages called ``tracekit_…``: beside tracekit, in a checkout, or installed anywhere.
-_INTEGRATIONS: Final = tuple(
-    os.path.join(directory, "tracekit_")
-    for directory in (
-        os.path.dirname(TRACEKIT[:-1]),
-        os.path.join(os.path.dirname(os.path.dirname(TRACEKIT[:-1])), "integrations"),
-    )
+_OURS: Final = (
+    TRACEKIT,
+    os.path.join(os.path.dirname(TRACEKIT[:-1]), "tracekit_"),
+    os.path.join(os.path.dirname(os.path.dirname(TRACEKIT[:-1])), "integrations", "tracekit_"),
 )
 
 # Taken now: a tool that detects blocking calls in event loops replaces it later. It reads nothing.
 absolute: Final = _reality.off_loop()(os.path.abspath)
 
 
+Owner = Literal["tracekit", "python", "package", "user", ""]
+
+
 @lru_cache(maxsize=4096)
 def is_tracekit(path: str) -> bool:
     """Return whether a file or directory belongs to tracekit or one of its integrations."""
-    path = os.path.join(absolute(path), "")
-    return path.startswith((TRACEKIT, *_INTEGRATIONS)) or any(f"{place}tracekit_" in path for place in PACKAGES)
+    return _owner(path) == "tracekit"
 
 
 @lru_cache(maxsize=4096)
 def is_python(file: str) -> bool:
     """Return whether a file belongs to the standard library."""
-    if file.startswith("<frozen "):
-        return True
-    path = absolute(file)
-    return path.startswith(_PYTHON) and not in_packages(path) and not is_tracekit(path)
+    return _owner(file) == "python"
 
 
 @lru_cache(maxsize=4096)
 def is_package(file: str) -> bool:
     """Return whether a file belongs to an installed package other than tracekit and its integrations."""
-    path = absolute(file)
-    return in_packages(path) and not is_tracekit(path)
+    return _owner(file) == "package"
 
 
 @lru_cache(maxsize=4096)
 def is_user_code(file: str) -> bool:
     """Return whether a file is the user's own: not the standard library's, not installed, not tracekit's."""
-    return not (file.startswith("<") or in_packages(absolute(file)) or is_tracekit(file) or is_python(file))
+    return _owner(file) == "user"
+
+
+@lru_cache(maxsize=4096)
+def _owner(path: str) -> Owner:
+    """Return whose a file or directory is; nobody's if it is none (``<string>``)."""
+    if path.startswith("<"):
+        return "python" if path.startswith("<frozen ") else ""
+    path = os.path.join(absolute(path), "")
+    installed = in_packages(path)
+    if path.startswith(_OURS) or (installed and any(f"{place}tracekit_" in path for place in PACKAGES)):
+        return "tracekit"
+    if installed:
+        return "package"
+    return "python" if path.startswith(_PYTHON) else "user"
 
 
 def in_packages(path: str) -> bool:
