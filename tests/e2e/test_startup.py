@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,20 @@ from tests.support.processes import python
 #: What ``record``, ``replay`` and ``traced_tool`` may import beside Python's own start: tracekit's modules, orjson, and these,
 #: the last line of which Python's own modules import from 3.12, 3.13 or 3.14 on.
 _NAMES = """
-    __future__ _ast _bisect _blake2 _collections _contextvars _ctypes _datetime _functools _hashlib _heapq _json _opcode _operator _queue
+    __future__ _ast _bisect _collections _contextvars _ctypes _datetime _functools _heapq _json _opcode _operator _queue
     _signal _sre _string _struct _typing _uuid _weakref _weakrefset array ast atexit base64 binascii bisect collections contextlib
-    contextvars copy copyreg ctypes dataclasses datetime dis enum errno fcntl fnmatch functools gc hashlib heapq hmac importlib inspect
+    contextvars copy copyreg ctypes dataclasses datetime dis enum errno fcntl fnmatch functools gc heapq importlib inspect
     itertools json keyword linecache math opcode operator platform posix re reprlib select signal stat string struct
     textwrap threading token tokenize types typing uuid warnings weakref
     _opcode_metadata _tokenize annotationlib
 """
-ALLOWED = frozenset(_NAMES.split())
+#: Without the C extension, or a processor with instructions for SHA-256, hashes are those of ``hashlib``, which loads OpenSSL.
+_HASHED_IN_C = (
+    os.environ.get("TRACEKIT_PURE", "0") in ("", "0")
+    and find_spec("tracekit._native._compiled") is not None
+    and " sha_ni" in Path("/proc/cpuinfo").read_text()
+)
+ALLOWED = frozenset(_NAMES.split()) | (set() if _HASHED_IN_C else {"_blake2", "_hashlib", "hashlib"})
 
 LIST = """\
 import sys
@@ -166,7 +173,8 @@ print(seen)
 
 
 def test_what_is_imported() -> None:
-    """``from tracekit import record, replay, traced_tool`` imports no more than this: no asyncio, socket, subprocess or logging."""
+    """``from tracekit import record, replay, traced_tool`` imports no more than this: no asyncio, socket, subprocess or logging, nor
+    OpenSSL."""
     found = set(python("-c", LIST, fresh=True).stdout.split())
     others = {name for name in found if not name.startswith(("tracekit", "_sysconfigdata_"))}
     assert "orjson" in others
@@ -176,13 +184,13 @@ def test_what_is_imported() -> None:
 #: tracekit's own modules that neither the names, nor a plain tool, nor a first run imports which has no budget, process, failure or trace
 #: to read.
 LATER = """
-    _capture.commands _capture.contracted _capture.popen _capture.stdio _capture.wire _journal.keys _journal.packing _journal.reader
-    _journal.seals _policy.once _runs.partial _runs.replayed_children _runs.replaying _runtime.loop_queue
+    _capture.commands _capture.contracted _capture.popen _capture.stdio _capture.wire _journal.indexes _journal.keys _journal.packing
+    _journal.reader _journal.seals _policy.once _runs.partial _runs.replayed_children _runs.replaying _runtime.loop_queue
     _runtime.mutations _runtime.places _runtime.prices _runtime.recovered _runtime.signal_calls _runtime.spending _runtime.verdict
     _values.decoding
 """
-#: Those that are imported while a run is opened, where no lock is held, may import other packages.
-OPENING = {"_capture.wire", "_runs.partial", "_runs.replaying"}
+#: Those that are imported while a run or a trace is opened, where no lock is held, may import other packages.
+OPENING = {"_capture.wire", "_journal.indexes", "_runs.partial", "_runs.replaying"}
 IMPORTS_THE_REST = """
 import importlib, sys
 print(*sys.modules)

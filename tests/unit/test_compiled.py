@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -461,6 +462,27 @@ def test_digest(size: int, text: str, kind: bytes) -> None:
             others.append(form.digest(kind, data[16:32] + data[:16] + data[32:]))
             others.append(form.digest(kind, data[8:16] + data[:8] + data[16:]))
         assert form.digest(kind, data) not in others
+
+
+@pytest.mark.parametrize("size", [*range(130), 1 << 16, (1 << 16) + 1, 3_000_001])
+def test_sha256_hex(size: int) -> None:
+    """The hash of data of any length is that of ``hashlib``."""
+    data = (b"The quick brown fox. " * (size // 21 + 1))[:size]
+    assert compiled.sha256_hex(data) == pure.sha256_hex(data) == hashlib.sha256(data).hexdigest()
+
+
+def test_sha256_hex_of_large_data_in_threads() -> None:
+    """Several threads may hash large data at once."""
+    many = [bytes([number]) * 2_000_000 for number in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(compiled.sha256_hex, many)] == [hashlib.sha256(data).hexdigest() for data in many]
+
+
+def test_sha256_hex_refuses() -> None:
+    """Only bytes are hashed: another object's memory could change meanwhile."""
+    for wrong in ("text", bytearray(3), memoryview(b"abc"), None):
+        with pytest.raises(TypeError):
+            compiled.sha256_hex(wrong)
 
 
 MESSAGES = st.one_of(

@@ -113,8 +113,7 @@ def test_a_trace_is_read_through_once_for_a_replay_or_a_resumption(passes: list[
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_an_index_says_what_reading_the_trace_says(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every golden trace, whatever is in it, the index gives the same as the pass that it stands for."""
-    monkeypatch.setattr(indexes, "LEAST", 0)
-    monkeypatch.setattr("tracekit._journal.reader.LEAST", 0)
+    monkeypatch.setattr("tracekit._journal.reader._INDEXED", 0)
     copy = tmp_path / "runs" / path.name
     copy.parent.mkdir()
     shutil.copy(path, copy)
@@ -239,7 +238,7 @@ def test_an_index_of_other_code_is_left_out(
     """What an index says goes by the code that made it: that of another version, in any part, is made anew."""
     of = indexes.fingerprint_of
     monkeypatch.setattr(
-        "tracekit._journal.reader.fingerprint_of",
+        "tracekit._journal.indexes.fingerprint_of",
         lambda *modules: "later" if f"tracekit.{module}" in modules else of(*modules),
     )
     replayed()

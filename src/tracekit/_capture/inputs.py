@@ -18,7 +18,6 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial, wraps
-from hashlib import sha256
 from itertools import repeat
 from sys import _getframe
 from types import BuiltinFunctionType, FrameType, FunctionType
@@ -26,7 +25,7 @@ from typing import Any, Final
 
 from .. import _reality
 from .._lazy import expression
-from .._native import decoded
+from .._native import decoded, sha256_hex
 from .._runtime.boundary import crossings_of
 from .._runtime.callsite import warn
 from .._runtime.inputs import OwnFiles
@@ -723,7 +722,7 @@ class _Tree:
         if content is None:
             return {"size": version[1]}
         name, inside = files.named(path)
-        value: dict[str, Any] = {"size": len(content), "sha256": sha256(content).hexdigest()}
+        value: dict[str, Any] = {"size": len(content), "sha256": sha256_hex(content)}
         files.take(value, name, content, inside)
         return value
 
@@ -906,12 +905,12 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     if not size and (data := b"".join(_pieces(fd, whole, whole))):
         # The system generates it at each reading (/proc): the program's reading is another one, so it is compared and
         # not served.
-        return {"size": len(data), "sha256": sha256(data).hexdigest()}
+        return {"size": len(data), "sha256": sha256_hex(data)}
     known = files.seen.get(name)
     if known is not None and known[0] == version:
         return known[1]
     data = b"".join(_pieces(fd, size, whole))
-    value: dict[str, Any] = {"size": size, "sha256": sha256(data).hexdigest()}
+    value: dict[str, Any] = {"size": size, "sha256": sha256_hex(data)}
     if size > whole:
         value["sampled"] = True
     files.take(value, name, data, keep and size <= whole)
@@ -1322,7 +1321,7 @@ def is_as_it_was(path: str, value: Any) -> bool:
         if os.path.getsize(path) != value.get("size"):
             return False
         with open(path, "rb") as file:
-            return value.get("sampled") is True or sha256(file.read()).hexdigest() == value.get("sha256")
+            return value.get("sampled") is True or sha256_hex(file.read()) == value.get("sha256")
     except OSError:
         return False
 

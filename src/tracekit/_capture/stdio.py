@@ -7,12 +7,12 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from hashlib import sha256
 from io import BufferedWriter, FileIO, TextIOWrapper
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
 from .._lazy import NamedTuple
+from .._native import sha256_hex
 from .._runtime.process import process
 from .._runtime.session import current
 from .._sources import is_tracekit
@@ -75,6 +75,10 @@ class PrintedLines:
     def _add(self, lines: _Lines, line: str) -> None:
         if len(lines.hashes) >= _LINES:
             lines.more += 1
+            if lines.rest is None:
+                from hashlib import sha256  # not at the top: it loads OpenSSL, and few programs print so much
+
+                lines.rest = sha256()
             lines.rest.update(b"%s %d\n" % (_hash(line).encode(), len(line)))
             return
         lines.hashes.append([_hash(line), len(line)])
@@ -111,7 +115,8 @@ class _Lines:
         self.hashes: list[list[Any]] = []
         self.text: list[str] = []
         self.more = 0
-        self.rest: Final = sha256()
+        #: The hash of those that are too many to be kept, once there are any.
+        self.rest: Any = None
         self.open = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _shown(line: str | None) -> str:
 
 
 def _hash(line: str) -> str:
-    return sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256_hex(line.encode("utf-8", "surrogatepass"))[:16]
 
 
 # -- the process ---------------------------------------------------------------------------------------------------------

@@ -2,4 +2,4 @@
 
 from .._lazy import later
 
-later(globals(), "keys", "reader", "seals")
+later(globals(), "indexes", "keys", "reader", "seals")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from typing import Any, Final
 
 from .._lazy import NamedTuple, expression
+from .._native import sha256_hex
 
 __all__ = [
     "CUT_OFF",
@@ -163,7 +163,7 @@ _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
 def event_id(run_id: str, segment: str | None, seq: int) -> str:
     """Return the id of entry ``seq`` of a run (or of a segment), in the form of a random UUID."""
-    text = sha256(f"tracekit event\n{run_id}\n{segment or ''}\n{seq}".encode()).hexdigest()
+    text = sha256_hex(f"tracekit event\n{run_id}\n{segment or ''}\n{seq}".encode())
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANT[text[16]]}{text[17:20]}-{text[20:32]}"
 
 
@@ -174,7 +174,7 @@ def span_id(run_id: str, segment: str | None, seq: int) -> str:
 
 def trace_id(run_id: str) -> str:
     """Return the W3C trace id of a run: 32 hex digits, never all zeros."""
-    return sha256(b"tracekit run\n" + run_id.encode()).hexdigest()[:31] + "1"
+    return sha256_hex(b"tracekit run\n" + run_id.encode())[:31] + "1"
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ _KEY: Final = b',"hash":"'
 
 def link(prev_hash: bytes, body: bytes) -> str:
     """Return the hash of the entry with this ``body`` that follows the entry with ``prev_hash`` (64 ASCII characters)."""
-    return sha256(prev_hash + body).hexdigest()
+    return sha256_hex(prev_hash + body)
 
 
 def split(line: bytes) -> tuple[bytes, bytes]:

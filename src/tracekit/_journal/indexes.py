@@ -35,10 +35,7 @@ from .durable import make_directory, replacing
 if TYPE_CHECKING:
     from typing_extensions import Buffer as WriteableBuffer
 
-__all__ = ["LEAST", "ContentReader", "KeptIndex", "fingerprint_of", "index_of", "read_index", "write_index"]
-
-#: No index is kept of a smaller file (bytes), which is read in a few hundredths of a second.
-LEAST: Final = 8 << 20
+__all__ = ["ContentReader", "KeptIndex", "fingerprint_of", "index_of", "read_index", "write_index"]
 
 _VERSION: Final = 1
 _PIECE: Final = 1 << 20
@@ -117,7 +114,7 @@ def read_index(path: str, fd: int, code: str, wanted: Sequence[str]) -> KeptInde
     """Return the index of the trace at ``path``, open as ``fd``, with everything ``wanted``; ``None`` if there is no
     valid one."""
     where = index_of(path)
-    if where is None or system.fstat(fd).st_size < LEAST:
+    if where is None:
         return None
     try:
         with open_file(where, "rb") as file:

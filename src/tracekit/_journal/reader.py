@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EBADF
 from functools import lru_cache, partial
-from hashlib import sha256
 from io import BufferedReader
 from itertools import islice
 from operator import and_
@@ -22,10 +21,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, Literal, Named
 import orjson
 
 from .. import _reality
-from .._native import FORM, columns, survey
+from .._native import FORM, columns, sha256_hex, survey
 from .._native.common import NEEDS_STEP, NEEDS_VALUES, OPAQUE, REFERS, Place
 from .._reality import open_file, system
 from ..errors import RunNotFoundError, TraceError, TraceIntegrityError, TraceVersionError
+from . import indexes
 from .durable import is_past
 from .entry import (
     DEFAULT,
@@ -42,7 +42,6 @@ from .entry import (
     too_costly,
     too_deep,
 )
-from .indexes import LEAST, ContentReader, KeptIndex, fingerprint_of, index_of, read_index, write_index
 from .packing import is_packed, nameless, unpacked
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ _BUFFER: Final = 1 << 20
 _SMALL: Final = 1 << 12
 TAIL: Final = SUFFIX + 1
 _KEY: Final = b',"hash":"'
+#: No index is kept of a smaller file (bytes), which is read in a few hundredths of a second.
+_INDEXED: Final = 8 << 20
 
 
 class RawEntry(NamedTuple):
@@ -256,7 +257,7 @@ class Scan:
             if not self._hashed:
                 yield file
                 return
-            content = ContentReader(file)
+            content = indexes.ContentReader(file)
             with BufferedReader(content, _BUFFER) as buffered:
                 yield buffered
                 self.content = content.digest()
@@ -298,7 +299,7 @@ class Scan:
                 self._torn(file, line, seq + 1)
                 return
             seq += 1
-            hashed = sha256(head + line[:-TAIL]).hexdigest().encode()
+            hashed = sha256_hex(head + line[:-TAIL]).encode()
             # The whole ending in one comparison: a flipped bit in the punctuation is damage as well.
             if line[-TAIL:] != b'%b%b"}\n' % (_KEY, hashed):
                 raise self._damage(line, seq)
@@ -844,7 +845,7 @@ _MADE_BY: Final = (
 
 def _kept_as(kind: type[Any]) -> str:
     """Return the name of a collector's state in an index: the collector's, with a fingerprint of its code."""
-    return f"{kind.__name__} {fingerprint_of(*kind.made_by)}"
+    return f"{kind.__name__} {indexes.fingerprint_of(*kind.made_by)}"
 
 
 def _add_each(add: Callable[[Mapping[str, Any]], object], block: EntryBlock) -> None:
@@ -990,7 +991,9 @@ class Trace:
         verdict = self._judge(scanned, first, good)
         if code is not None and verdict.state == "complete" and collectors and scanned.content is not None:
             found = {_kept_as(kind): collector.state() for kind, collector in collectors.items()}  # type: ignore[attr-defined]
-            write_index(self.path, KeptIndex(verdict.count, verdict.head, offsets, found), scanned.content, code)
+            indexes.write_index(
+                self.path, indexes.KeptIndex(verdict.count, verdict.head, offsets, found), scanned.content, code
+            )
         return verdict
 
     def _takes(
@@ -1017,16 +1020,16 @@ class Trace:
 
     def _code(self) -> str | None:
         """Return the fingerprint that the index of this trace must have, or ``None`` if no index may be kept and used."""
-        if not self._indexed or system.fstat(self._fd).st_size < LEAST or index_of(self.path) is None:
+        if not self._indexed or system.fstat(self._fd).st_size < _INDEXED or indexes.index_of(self.path) is None:
             return None
-        return fingerprint_of(*_MADE_BY)
+        return indexes.fingerprint_of(*_MADE_BY)
 
     def _by_index(self) -> Verdict | None:
         """Return the verdict from a valid index of this content, and load what else it holds."""
         code = self._code()
         if code is None:
             return None
-        found = read_index(self.path, self._fd, code, [_kept_as(kind) for kind in self._collect])
+        found = indexes.read_index(self.path, self._fd, code, [_kept_as(kind) for kind in self._collect])
         if found is None:
             return None
         self._offsets = found.offsets
@@ -1146,7 +1149,7 @@ class Trace:
 
     def _checked(self, seq: int) -> bytes:
         line, head = self._read(seq)
-        if sha256(head + line[:-TAIL]).hexdigest().encode() != line[-67:-3]:
+        if sha256_hex(head + line[:-TAIL]).encode() != line[-67:-3]:
             raise Scan(self.path, self.limits).bad(seq, "was changed while the trace was being read")
         return line
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from .. import _reality
 from .._lazy import NamedTuple
+from .._native import sha256_hex
 from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import facts_in, replacing
@@ -197,7 +197,7 @@ def _public_keys(data: bytes, path: str | os.PathLike[str]) -> Iterable[Ed25519P
 
 
 def _fingerprint(key: Ed25519PublicKey) -> str:
-    return "SHA256:" + b64encode(sha256(_SSH + key.public_bytes_raw()).digest()).decode().rstrip("=")
+    return "SHA256:" + b64encode(bytes.fromhex(sha256_hex(_SSH + key.public_bytes_raw()))).decode().rstrip("=")
 
 
 def _library(why: str) -> None:

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, runtime_checkable
 
 import orjson
 
 from .. import _reality
 from .._lazy import NamedTuple, expression
+from .._native import sha256_hex
 from .._reality import open_file, system
 from ..errors import LogWriteError, RunNotFoundError, RunStateError, TraceIntegrityError
 from . import seals
@@ -140,7 +140,7 @@ def segment_in(path: str) -> str | None:
 
 def segment_of(lane_path: str) -> str:
     """Return the segment name of a child process, given its lane path: 16 hex digits."""
-    return sha256(lane_path.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256_hex(lane_path.encode("utf-8", "surrogatepass"))[:16]
 
 
 def _signing_key() -> seals.SigningKey | None:

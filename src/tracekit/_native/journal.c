@@ -6,7 +6,7 @@
 #include <structmember.h>
 
 #define HASH TRACEKIT_HASH
-/* A larger body is left to hashlib, which lets other threads run meanwhile. */
+/* While a larger body is hashed, other threads may run. */
 #define LARGE (1 << 16)
 /* How many bytes of a hash a text is known by. */
 #define DIGEST_SIZE 16
@@ -42,12 +42,20 @@ put_number(char *at, long long number)
     return put(at, first, (size_t)(digits + DIGITS - first));
 }
 
-/* The hash of two texts together. */
+/* The hash of two texts together; the caller keeps `rest`. */
 static int
 hash_of(NativeState *state, const char *first, size_t first_size, const char *rest, size_t size, unsigned char digest[32])
 {
-    if (state->has_sha256 && size <= LARGE) {
+    char kept[HASH];
+    if (state->has_sha256 && (size <= LARGE || first_size > sizeof(kept))) {
         tracekit_sha256(first, first_size, rest, size, digest);
+        return 0;
+    }
+    if (state->has_sha256) { /* other threads may run, and replace `first` */
+        memcpy(kept, first, first_size);
+        Py_BEGIN_ALLOW_THREADS
+        tracekit_sha256(kept, first_size, rest, size, digest);
+        Py_END_ALLOW_THREADS
         return 0;
     }
     PyObject *both = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(first_size + size));
@@ -69,12 +77,12 @@ hash_of(NativeState *state, const char *first, size_t first_size, const char *re
     return right ? 0 : -1;
 }
 
-/* The hash of `head` and `size` bytes of a body, as 64 hex digits. */
-int
-tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex)
+/* The hash of two texts together, as 64 hex digits. */
+static int
+hex_of(NativeState *state, const char *first, size_t first_size, const char *rest, size_t size, char *hex)
 {
     unsigned char digest[32];
-    if (hash_of(state, head, HASH, body, size, digest) < 0) {
+    if (hash_of(state, first, first_size, rest, size, digest) < 0) {
         return -1;
     }
     for (int i = 0; i < HASH / 2; i++) {
@@ -82,6 +90,28 @@ tracekit_hash(NativeState *state, const char *head, const char *body, size_t siz
         *hex++ = "0123456789abcdef"[digest[i] & 15];
     }
     return 0;
+}
+
+/* The hash of `head` and `size` bytes of a body, as 64 hex digits. */
+int
+tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex)
+{
+    return hex_of(state, head, HASH, body, size, hex);
+}
+
+PyDoc_STRVAR(sha256_hex_doc, "sha256_hex(data, /)\n--\n\nSee pure.sha256_hex.");
+
+static PyObject *
+sha256_hex(PyObject *module, PyObject *data)
+{
+    char hex[HASH];
+    if (!PyBytes_Check(data)) {
+        PyErr_SetString(PyExc_TypeError, "sha256_hex() takes bytes");
+        return NULL;
+    }
+    return hex_of(PyModule_GetState(module), "", 0, PyBytes_AsString(data), (size_t)PyBytes_Size(data), hex) < 0
+               ? NULL
+               : PyUnicode_FromStringAndSize(hex, HASH);
 }
 
 /* The digest of a kind and a text, as an object. */
@@ -1335,6 +1365,7 @@ static PyMethodDef functions[] = {
     {"elements", (PyCFunction)(void (*)(void))elements, METH_FASTCALL, elements_doc},
     {"line", (PyCFunction)(void (*)(void))line, METH_FASTCALL, line_doc},
     {"of_text", (PyCFunction)(void (*)(void))of_text, METH_FASTCALL, of_text_doc},
+    {"sha256_hex", sha256_hex, METH_O, sha256_hex_doc},
     {"unknown", (PyCFunction)(void (*)(void))unknown, METH_FASTCALL, unknown_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -59,12 +59,18 @@ module_exec(PyObject *module)
     if (add_constants(state) < 0) {
         return -1;
     }
-    PyObject *hashlib = PyImport_ImportModule("hashlib");
-    if (hashlib == NULL) {
-        return -1;
+    state->has_sha256 = tracekit_has_sha256();
+    if (!state->has_sha256) {
+        PyObject *hashlib = PyImport_ImportModule("hashlib");
+        if (hashlib == NULL) {
+            return -1;
+        }
+        state->sha256 = PyObject_GetAttrString(hashlib, "sha256");
+        Py_DECREF(hashlib);
+        if (state->sha256 == NULL) {
+            return -1;
+        }
     }
-    state->sha256 = PyObject_GetAttrString(hashlib, "sha256");
-    Py_DECREF(hashlib);
     PyObject *reality = PyImport_ImportModule("tracekit._reality");
     if (reality == NULL) {
         return -1;
@@ -95,9 +101,8 @@ module_exec(PyObject *module)
     }
     state->get_ident = PyObject_GetAttrString(threading, "get_ident");
     Py_DECREF(threading);
-    state->has_sha256 = tracekit_has_sha256();
     state->has_ssse3 = tracekit_has_ssse3();
-    if (state->loads == NULL || state->in_order == NULL || state->sha256 == NULL || state->time_ns == NULL
+    if (state->loads == NULL || state->in_order == NULL || state->time_ns == NULL
         || state->unwritten == NULL || state->getframe == NULL || state->get_ident == NULL || add_names(state) < 0) {
         return -1;
     }

@@ -33,7 +33,7 @@ typedef struct {
     Py_ssize_t levels, containers, pending, piece; /* pure.LEVELS, pure.CONTAINERS, pure.PENDING, pure.PIECE */
     PyObject *getframe;  /* sys._getframe */
     PyObject *get_ident; /* threading.get_ident */
-    PyObject *sha256;    /* hashlib.sha256 */
+    PyObject *sha256;    /* hashlib.sha256, if sha256.c can't be used */
     PyObject *time_ns;   /* _reality.time_ns, which the test kit replaces by a clock of its own */
     PyObject *unwritten; /* errors.LogWriteError */
     uint64_t key[TRACEKIT_KEY]; /* of condense.c: random */
@@ -53,7 +53,7 @@ size_t tracekit_condensed(size_t size);
 void tracekit_condense(const uint64_t key[TRACEKIT_KEY], const char *text, size_t size, char *into);
 /* The number of hex digits of a hash. */
 #define TRACEKIT_HASH 64
-/* journal.c; and the hash of `head` and `size` bytes of a body in hex digits, by sha256.c or hashlib. */
+/* journal.c; and the hash of `head` and `size` bytes of a body in hex digits. */
 int tracekit_hash(NativeState *state, const char *head, const char *body, size_t size, char *hex);
 int tracekit_add_journal(PyObject *module);
 /* The rest of the entry of a chunk: see pure.of_text. */

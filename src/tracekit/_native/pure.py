@@ -64,6 +64,7 @@ __all__ = [
     "quick_look",
     "read_json",
     "repeated",
+    "sha256_hex",
     "spaced",
     "survey",
     "unknown",
@@ -572,6 +573,12 @@ def digest(kind: bytes, text: str | bytes) -> bytes:
     In C, that of a long text has a random key in it, and takes a fifth of the time: see ``condense.c``.
     """
     return sha256(kind + (text.encode() if isinstance(text, str) else text)).digest()[:16]
+
+
+def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` in hex digits. In C this needs no ``hashlib``, whose import loads OpenSSL, where the
+    processor has instructions for it."""
+    return sha256(data).hexdigest()
 
 
 def elements(

@@ -1,5 +1,5 @@
 /* SHA-256 with the SHA instructions of x86-64 processors. hashlib uses them, too, but creating its objects takes longer than hashing an
- * entry. Without such instructions, or a compiler that knows them, hashlib is used. */
+ * entry, and importing it loads OpenSSL. Without such instructions, or a compiler that knows them, hashlib is used. */
 
 #include "native.h"
 

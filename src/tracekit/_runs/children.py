@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from hashlib import sha256
 from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -18,6 +17,7 @@ from .._capture import commands, instrumentation
 from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, beside, file_beside, first_entry, last_entry, segment_in, segment_of
 from .._lazy import NamedTuple
+from .._native import sha256_hex
 from .._policy.policies import share
 from .._runtime.lane import Lane
 from .._runtime.process import process
@@ -178,7 +178,7 @@ def _parent(pid: int) -> int:
 
 def _command(words: list[str]) -> list[str]:
     arguments = "\0".join(words[1:]).encode("utf-8", "surrogateescape")
-    return [os.path.basename(words[0]), sha256(arguments).hexdigest()]
+    return [os.path.basename(words[0]), sha256_hex(arguments)]
 
 
 def _python(name: str) -> str:
@@ -478,7 +478,7 @@ def shown_arguments(session: Recording | Replay, arguments: list[str]) -> list[s
     """Return a program's arguments in the form that may be kept: redacted, and very long ones as a hash."""
     shown = session.redactor.redact_argv(arguments)
     length = sum(map(len, shown))
-    return shown if length <= _LONG else ["sha256:" + sha256("\0".join(shown).encode("utf-8", "replace")).hexdigest()]
+    return shown if length <= _LONG else ["sha256:" + sha256_hex("\0".join(shown).encode("utf-8", "replace"))]
 
 
 def patterns(session: Recording | Replay) -> list[list[Any]]:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
@@ -15,6 +14,7 @@ from .._capture import zones
 from .._capture.plugins import known
 from .._journal import keys as journal_keys
 from .._lazy import NamedTuple
+from .._native import sha256_hex
 from .._runtime.process import process
 from .._runtime.redaction import below
 from .._values import canonical
@@ -130,7 +130,7 @@ def file_hash(program: Program) -> dict[str, str]:
 @lru_cache(maxsize=4)
 def _hash(path: str, changed_ns: int, size: int) -> str:
     with open(path, "rb") as file:
-        return sha256(file.read()).hexdigest()
+        return sha256_hex(file.read())
 
 
 @_reality.off_loop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, Final
 
 import orjson
@@ -269,6 +268,8 @@ class Encoder:
                 hashed = hashed.copy()
                 hashed.update(b"," + dumps(items[count:])[1:-1])
         else:
+            from hashlib import sha256  # not at the top: it loads OpenSSL
+
             hashed = sha256(b'{"input":' + before + dumps(items)[:-1])
         known = KnownList(items, None if worked is None else worked.known, count)
         others = {}

@@ -14,12 +14,12 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
 
+from .._native import sha256_hex
 from .._values import Made, Structure, Walk, attributes_of, dumps, dumps_in_order, noted, structure_of, to_json
 from .._values.decoding import Decoder, from_json, refuse, structured
 from .._values.registry import has_state, set_state, state_of
@@ -63,7 +63,7 @@ Part = tuple[str, Any]
 
 
 def state_hash(canonical: bytes) -> str:
-    return "sha256:" + sha256(canonical).hexdigest()
+    return "sha256:" + sha256_hex(canonical)
 
 
 def _state(value: Any, notes: list[str], known: Mapping[int, str] | None = None, made: Any = None) -> Tree:

@@ -10,7 +10,6 @@ from base64 import b32encode, b64decode
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from hmac import digest as hmac_digest
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
@@ -314,6 +313,8 @@ class Placeholders:
         return text
 
     def _tag(self, value: str) -> str:
+        from hmac import digest as hmac_digest
+
         assert self._key is not None
         digest = hmac_digest(self._key, value.encode("utf-8", "surrogatepass"), "sha256")
         return b32encode(digest).decode().rstrip("=")

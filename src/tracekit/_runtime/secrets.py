@@ -1044,12 +1044,8 @@ def compile_all() -> None:
             _ = _of_anchor(one, True, quick=True).pattern
 
 
-@cache
-def made_from() -> str:
-    """Return a fingerprint of the definition of the quick look; code compiled from it is valid as long as it is
-    unchanged."""
-    from hashlib import sha256
-
+def _definition() -> bytes:
+    """Return all that the quick look is defined by."""
     parts = [
         *(f"{one.first} {one.pattern} {one.lowered} {one.beside}" for one in _ANCHORS),
         VALUE_FIELD,
@@ -1057,20 +1053,31 @@ def made_from() -> str:
         WORD_CHARACTERS,
         f"{SHORTEST} {PIECE} {OVERLAP} {BEFORE}",
     ]
-    return sha256("\n".join(parts).encode()).hexdigest()
+    return "\n".join(parts).encode()
+
+
+def made_from() -> str:
+    """Return a fingerprint of the definition of the quick look; code compiled from it is valid as long as it is
+    unchanged."""
+    from hashlib import sha256
+
+    return sha256(_definition()).hexdigest()
+
+
+@cache
+def _in_c() -> tuple[Callable[..., Any], ...] | None:
+    """Return the compiled functions if they were built from these very expressions, with the same results."""
+    # Not at the top: their tables are generated from this module, before anything else is installed.
+    from .._native import quick_look, sha256_hex
+
+    return quick_look(sha256_hex(_definition()))
 
 
 @cache
 def look(binary: bool) -> Callable[[Any], bool]:
     """Return the quick look at texts, or at bytes: whether one may contain a secret of these kinds. A no is never
-    wrong.
-
-    Uses the compiled version if it was built from these very expressions, with the same results.
-    """
-    # Not at the top: its tables are generated from this module, before anything else is installed.
-    from .._native import quick_look
-
-    compiled = quick_look(made_from())
+    wrong."""
+    compiled = _in_c()
     if compiled is None:
         return look_in_python(binary)
     at_bytes, at_text, *_ = compiled
@@ -1087,9 +1094,7 @@ def passing() -> Callable[[str, str, int, tuple[str, ...]], str | None]:
     """Return a function that checks a piece of a text: given the end of the previous text and the piece, it returns the
     new end, ``keep`` characters long; or ``None`` if these may contain a secret, need a closer look, or contain one of
     the ``starts`` of known secrets."""
-    from .._native import quick_look
-
-    compiled = quick_look(made_from())
+    compiled = _in_c()
     return passing_in_python if compiled is None else compiled[3]
 
 
@@ -1261,9 +1266,7 @@ def _legible(text: str) -> str:
 def _places() -> Callable[[str], Iterable[tuple[int, int]]]:
     """Return a function that yields the places in a text to examine closely: the anchor's number and the place, in
     order for each anchor."""
-    from .._native import quick_look
-
-    compiled = quick_look(made_from())
+    compiled = _in_c()
     if compiled is None:
         return places_in_python
     at_text = compiled[2]

@@ -12,14 +12,13 @@ import sys
 from binascii import b2a_base64
 from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from hashlib import sha256
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Final
 
 import orjson
 
 from .._lazy import expression
-from .._native import noted, plain, repeated
+from .._native import noted, plain, repeated, sha256_hex
 from .._native.common import IN_ORDER, LEVELS, MAX_DEPTH, encodable
 from .._sources import TRACEKIT
 from .exceptions import RECIPES
@@ -103,7 +102,7 @@ def fingerprint(name: str, tree: Tree) -> str:
 
 def fingerprint_encoded(name: str, encoded: bytes) -> str:
     """Like ``fingerprint``, for an input whose canonical bytes are available."""
-    return "sha256:" + sha256(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}").hexdigest()
+    return "sha256:" + sha256_hex(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}")
 
 
 def fingerprint_continued(name: str, hashed: Any) -> str:
