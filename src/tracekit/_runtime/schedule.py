@@ -251,14 +251,15 @@ class Schedule:
     def _is_due_here(self, seq: int) -> bool:
         """Hand out event ``seq`` to the calling thread at once if ``_wait`` would find it due; return whether it did."""
         with self._lock:
-            if self._closed or self._failed or self._awaited() != seq or self._owing(seq):
+            i = self._next
+            if self._closed or self._failed or i >= self._count or self._events[i] != seq or self._owing(seq):
                 return False
-            if (first := self._first()) is not None and first < seq:
+            if self._order and (first := self._first()) is not None and first < seq:
                 return False
             if not self.threads.asleep(self.threads.join()):
                 return False
             self._since = 0
-            self._hand_out(seq)
+            self._set_done(i)
             return True
 
     async def wait_async(self, seq: int | None, suspended: bool = True, lane: Lane | None = None) -> None:
@@ -979,9 +980,13 @@ class Schedule:
             if reported:
                 self.reordered.append(seq)
         if i < self._count and self._events[i] == seq:
-            self._done[i] = 1
-            self._advance(i if overtake else self._next)
-            self.progress.delivered(seq)
+            self._set_done(i, overtake=overtake)
+
+    def _set_done(self, i: int, *, overtake: bool = True) -> None:
+        """Note that the event at ``i`` is handed out, which is next or overtakes those before it."""
+        self._done[i] = 1
+        self._advance(i if overtake else self._next)
+        self.progress.delivered(self._events[i])
 
     def _advance(self, i: int) -> None:
         done = self._done

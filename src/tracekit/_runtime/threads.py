@@ -366,7 +366,10 @@ class ThreadMonitor:
     def acts(self, lane: Lane) -> None:
         """Something captured is done in ``lane``, while threads are ``running``."""
         with self.lock:
-            above, outer = {lane}, lane.parent
+            above = {lane}
+            if self.running <= above:  # mostly there is one
+                return
+            outer = lane.parent
             while outer is not None:
                 above.add(outer)
                 outer = outer.parent
