@@ -581,7 +581,9 @@ print("went on")
 
 def test_show_has_it_in_text_and_json(place: Place) -> None:
     """``show`` prints a line with count and place for each entry, and the entry itself as JSON."""
-    place.program(BEGIN + "for _ in range(2):\n    __import__('subprocess').run(['true'], stdout=open('out', 'w'))\n")
+    place.program(
+        BEGIN + "for _ in range(2):\n    __import__('subprocess').run(['true'], stdout=__import__('os').pipe()[1])\n"
+    )
     place.cli("run", "agent.py", "1")
     shown = [json.loads(line) for line in place.cli("show", "last", "--json").stdout.splitlines()]
     assert [one["name"] for one in shown if one["type"] == "boundary"] == ["process"]

@@ -368,14 +368,75 @@ def test_a_swallowed_error_of_a_missing_program_stays_swallowed(place: Place) ->
     assert (done.returncode, done.stdout) == (0, "unknown\n"), done.stderr
 
 
-def test_what_a_process_writes_to_a_file_is_told(place: Place) -> None:
-    """The run says when it is recorded that a file written by a process is not in the trace; a replay says that it does
-    not write it."""
-    place.program(PROGRAM + 'with open("out", "wb") as file:\n    subprocess.run(["echo", "x"], stdout=file)\n')
-    done = place.cli("run", "agent.py")
-    assert "not captured, and a replay will not repeat it: the process echo, which writes to a file" in done.stderr
+FILES = """
+def given(mode, *command):
+    with open("out", mode) as file:
+        file.write("head\\n")
+        file.flush()
+        subprocess.run([*command], stdout=file, stderr=STDOUT)
+        file.write("tail\\n")
+    return open("out").read()
+
+print(given("w", "sh", "-c", "printf x >> effects; echo $$"), given("a", "cat", "effects"), given("w+", "echo", "x"))
+with tempfile.NamedTemporaryFile("w+") as file:
+    subprocess.run(["echo", "elsewhere"], stdout=file)
+    print(file.seek(0), file.read())
+with open("out", "w+") as file:
+    pid = os.posix_spawnp("echo", ["echo", "x"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, file.fileno(), 1)])
+    print(os.waitpid(pid, 0)[1], file.seek(0), file.read())
+async def loop():
+    with open("out", "w+") as file:
+        process = await asyncio.create_subprocess_exec("echo", "x", stdout=file)
+        return await process.wait(), file.tell(), file.seek(0), file.read()
+print(asyncio.run(loop()))
+with open("data", "w") as file:
+    file.write("a\\nb\\nc\\n")
+with open("data") as file:
+    print(subprocess.run(["head", "-c", "2"], stdin=file, stdout=PIPE).stdout, repr(file.read()))
+with open(os.devnull, "w") as file:
+    print([subprocess.run(["echo", "x"], stdout=one).returncode for one in (file, sys.stderr, 2)])
+"""
+
+
+def test_a_file_of_the_programs_that_a_process_is_given(place: Place) -> None:
+    """What a process writes to it is there in a replay, and what the program reads or writes next is at the same place; none is told."""
+    place.program(PROGRAM + "import tempfile\n" + FILES)
+    recorded = place.cli("run", "agent.py")
+    assert (recorded.returncode, "not captured" in recorded.stderr) == (0, False), recorded.stderr
+    assert "0 elsewhere" in recorded.stdout
+    assert "(0, 2, 0, 'x\\n')" in recorded.stdout
+    assert "b'a\\n' 'b\\nc\\n'" in recorded.stdout
+    for name in ("out", "data"):
+        (place.directory / name).unlink()
     done = place.cli("replay", "last")
-    assert "echo was given a file: what such a process writes to it is not in the trace" in done.stderr
+    assert (done.returncode, done.stdout) == (0, recorded.stdout), done.stderr
+
+
+ELSEWHERE = {
+    "a pipe": "r, w = os.pipe()\nsubprocess.run(['echo', 'x'], stdout=w)\nos.close(w)\nprint(os.read(r, 9))\n",
+    "pass_fds": "r, w = os.pipe()\nsubprocess.run(['sh', '-c', f'echo x >&{w}'], pass_fds=[w])\nos.close(w)\nprint(os.read(r, 9))\n",
+    "a socket": "a, b = socket.socketpair()\nsubprocess.run(['echo', 'x'], stdout=b)\nb.close()\nprint(a.recv(9))\n",
+    "a terminal": "m, s = os.openpty()\nsubprocess.run(['echo', 'x'], stdout=s)\nprint(os.read(m, 9))\n",
+    "a file": "with tempfile.TemporaryFile() as f:\n    subprocess.run(['echo', 'x'], stdout=f)\n    print(f.seek(0), f.read())\n",
+    "whose file is read": (
+        "with open('out', 'w') as file:\n    process = subprocess.Popen(['sh', '-c', 'echo x; read x'], stdin=PIPE, stdout=file)\n"
+        "while not open('out').read():\n    time.sleep(0.01)\nprint(process.communicate()[0])\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_a_process_writes_elsewhere_is_told_and_refused(place: Place, what: str) -> None:
+    """The run says when it is recorded that something a process writes to is not in the trace, and a replay refuses it there."""
+    place.program(PROGRAM + "import socket, tempfile\n" + ELSEWHERE[what])
+    recorded = place.cli("run", "agent.py")
+    assert recorded.returncode == 0, recorded.stderr
+    told = "writes to a pipe" if what == "pass_fds" else what
+    assert told in next(line for line in recorded.stderr.splitlines() if "not captured" in line)
+    done = place.cli("replay", "last")
+    assert done.returncode == 1
+    assert "[live-call-blocked]" in done.stderr
+    assert "give it `stdout=PIPE`" in done.stderr
 
 
 def test_a_pipe_that_is_read_by_nothing_known_is_told(place: Place) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
 from typing import Any, Final, Protocol
@@ -29,6 +31,7 @@ __all__ = [
     "HARMLESS",
     "STATUS",
     "CapturedProcess",
+    "Given",
     "ProcessSteps",
     "deactivate",
     "declare_commands",
@@ -207,6 +210,84 @@ def described(session: Session, command: Any, words: Sequence[str], options: Map
     return about
 
 
+class Given:
+    """The descriptors that a process is given besides pipes of its own: files of the program, which go on being used."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        #: The files by the name of the stream, or the number of the descriptor.
+        self._files: Final[dict[str, tuple[int, os.stat_result]]] = {}
+        #: What the process may write to and is nothing that is followed otherwise: a pipe, for example.
+        self.unfollowed: str | None = None
+        #: The files that it may write to, by descriptor.
+        self.written: Final[list[int]] = []
+        streams = [_file_of(fd) for fd in range(3) if _is_open(fd)]
+        for name, value in _descriptors(options):
+            number = _number(value)
+            if number is None or _is_captured(value):
+                continue
+            about = os.fstat(number)
+            if stat.S_ISREG(about.st_mode):
+                self._files[name] = number, about
+                if name != "stdin":
+                    self.written.append(number)
+            elif name != "stdin" and (about.st_dev, about.st_ino) not in streams:
+                self.unfollowed = self.unfollowed or _kind_of(number, about.st_mode)
+
+    def positions(self) -> dict[str, int]:
+        """Return where the files are now, as far as they are still open."""
+        found = {}
+        for name, (number, about) in self._files.items():
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(number), about):
+                    found[name] = os.lseek(number, 0, os.SEEK_CUR)
+        return found
+
+    def move(self, positions: object) -> None:
+        """Move the files to where the process had left them."""
+        for name, to in positions.items() if isinstance(positions, dict) else ():
+            number, about = self._files.get(name, (-1, None))
+            with suppress(OSError, TypeError, OverflowError):
+                if about is not None and os.path.samestat(os.fstat(number), about):
+                    os.lseek(number, to, os.SEEK_SET)
+
+
+_KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def _kind_of(number: int, mode: int) -> str | None:
+    return "a terminal" if os.isatty(number) else _KINDS.get(stat.S_IFMT(mode))
+
+
+def _descriptors(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in _NAMES:
+        value = options.get(name)
+        if value is not None and not (type(value) is int and value < 0):
+            yield name, value
+    for number in options.get("pass_fds") or ():
+        yield str(number), number
+
+
+def _number(value: Any) -> int | None:
+    with suppress(Exception):  # what is no file is the program's error, which it is told elsewhere
+        number: Any = value if isinstance(value, int) else outside_the_run(value.fileno)
+        os.fstat(number)
+        return int(number)
+    return None
+
+
+def _is_open(number: int) -> bool:
+    with suppress(OSError):
+        os.fstat(number)
+        return True
+    return False
+
+
+def _is_captured(value: Any) -> bool:
+    """Return whether a stream of a process is the pipe of another one that is captured."""
+    value = getattr(value, "buffer", value)
+    return isinstance(getattr(value, "raw", value), _Pipe)
+
+
 # -- a captured process ------------------------------------------------------------------------------------------------
 
 #: The name under which a process's status, as its program got it, is recorded, followed by the process's path.
@@ -357,9 +438,11 @@ class ProcessSteps:
 class CapturedProcess(ProcessSteps):
     """A process as an open step. Unless ``live``, there is no process: the log says what it wrote and how it ended."""
 
-    def __init__(self, session: Session, step: Step, path: str, joining: Joining | None) -> None:
+    def __init__(self, session: Session, step: Step, path: str, joining: Joining | None, given: Given) -> None:
         super().__init__(session, path)
         self.step: Final = step
+        self._handed: Final = given
+        self._begins: Final = given.positions()
         self.live = self.real = step.live
         #: The consent to its start, if it may join.
         self.joining: Final[Any] = joining
@@ -400,7 +483,10 @@ class CapturedProcess(ProcessSteps):
         """
         if not self._ends():
             return False
-        info = {"pid": str(self._pid)} | ({"collected": True} if collected else {})
+        info: dict[str, Any] = {"pid": str(self._pid)} | ({"collected": True} if collected else {})
+        ends = self._handed.positions()
+        if moved := {name: at for name, at in ends.items() if at != self._begins.get(name)}:
+            info["positions"] = moved
         self.step.done({"status": status, **(output or {})}, info=info)
         if self.joining is not None:
             self.joining.heard()
@@ -448,6 +534,7 @@ class CapturedProcess(ProcessSteps):
         """Return the recorded end at its turn."""
         if self._outcome is None:
             self._outcome = self.step.answer()
+            self._handed.move(self._outcome.meta.get("positions"))
         return self._outcome
 
     def next_piece(self, fd: int, deliver: Callable[[bytes], object]) -> None:
@@ -474,6 +561,7 @@ class CapturedProcess(ProcessSteps):
         """Take the recorded end of the process, in an event loop."""
         if self._ends() and self.step.upcoming() is not None:
             self._outcome = self.step.take_next()
+            self._handed.move(self._outcome.meta.get("positions"))
 
     def recall_collected(self) -> int:
         """Return how the process ended, for a finalizer: at no place in the run, which may have learned of it

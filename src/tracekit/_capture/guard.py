@@ -1465,6 +1465,9 @@ _NEXT_WRITTEN: Final = (
     "it was there before, and a replay leaves such files as they were: run the program by `tracekit replay`, which gives it a layer of its "
     "own to write to; let it write in a directory for temporary files; or replay(..., writes='real')"
 )
+_NEXT_OUTPUT: Final = (
+    "give it `stdout=PIPE`, or a named file that is read after its end; or put the process into a @traced_tool"
+)
 
 _PROBE: Final = "tracekit.guard"
 _allowed: Final[ContextVar[bool]] = ContextVar("tracekit.guard.allowed", default=False)
@@ -1919,6 +1922,8 @@ def _next(attempt: Attempt) -> str:
         return _NEXT_FORK
     if _is_pipe(attempt):
         return _NEXT_PIPE
+    if attempt.operation == "process.output":
+        return _NEXT_OUTPUT
     if attempt.kind == "send" and attempt.operation in _SIGNALLING:
         return _NEXT_SIGNAL
     if attempt.kind == "listen" and f"{os.sep}pymp-" in attempt.text:  # its directories are called that

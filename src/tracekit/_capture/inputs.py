@@ -36,7 +36,7 @@ from .in_place import CodeExchange
 from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
 
-__all__ = ["about_to_start", "activate", "bytes_of", "deactivate", "look_around"]
+__all__ = ["GivenAway", "about_to_start", "activate", "brought_back", "bytes_of", "deactivate", "look_around"]
 
 #: Variables that say where a process runs, not what it does: they may differ in a replay.
 _LOCAL_VARIABLES: Final = frozenset({
@@ -479,6 +479,8 @@ _AS_IT_IS: Final = object()
 def _input(scope: Scope, path: Any, file: Any) -> Any:
     """Return what a program gets for a file (or its descriptor): the content, as text or bytes; ``None`` if it does not
     exist; or ``_AS_IT_IS``."""
+    if file is not None:
+        cross(scope.session.state.extras.of(GivenAway).reading(file))
     try:
         where, own = os.path.realpath(path), scope.session.state.extras.of(OwnFiles)
         if where in own.paths or installed(where):
@@ -777,6 +779,42 @@ def about_to_start(scope: Scope, step: int, directory: Any) -> None:
         others = {path for path in own.paths if not any(path.startswith(one + os.sep) for one in roots)}
         if others and len(others) <= _ENTRIES:
             _watch_files(scope, files, others, step)
+
+
+class GivenAway:
+    """For one run, the files that the program has given to processes to write to. What is in one of them while the
+    process runs is nowhere in the trace."""
+
+    def __init__(self) -> None:
+        self._files: Final[list[tuple[str, os.stat_result, Callable[[], bool]]]] = []
+
+    def add(self, process: str, number: int, ended: Callable[[], bool]) -> None:
+        """Note a file that a process has been given; ``ended`` says whether the program knows that it has ended."""
+        self._files[:] = [one for one in self._files if not one[2]()]
+        self._files.append((process, os.fstat(number), ended))
+
+    def reading(self, file: Any) -> Attempt | None:
+        """Describe the reading of a file (or its descriptor) that a process may be writing to; ``None``: it is no such
+        file."""
+        with suppress(OSError, ValueError, AttributeError):  # a replacement of ``open`` may return anything
+            for process, given, ended in self._files:
+                about = os.fstat(file if type(file) is int else file.fileno())
+                if os.path.samestat(about, given) and not ended():
+                    return Attempt("process", "process.output", f"{process}, whose file is read while it writes to it")
+        return None
+
+
+@_reality.off_loop()
+def brought_back(scope: Scope, number: int) -> bool:
+    """Return whether a replay brings the file of this descriptor to the state in which a process has left it."""
+    try:
+        if not os.fstat(number).st_nlink:
+            return False
+        path = os.path.realpath(os.readlink(f"/proc/self/fd/{number}"))
+        own = scope.session.state.extras.of(OwnFiles)
+        return path in own.paths or own.made_around(path) or scope.session.state.extras.of(_Files).named(path)[1]
+    except OSError:  # only Linux says where a descriptor's file is
+        return not sys.platform.startswith("linux")
 
 
 def _watch_files(scope: Scope, files: _Files, paths: set[str], step: int) -> None:

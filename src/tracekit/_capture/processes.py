@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -311,20 +311,24 @@ def begun(
     step = session.begin(scope, Request(_spec(name, side_effect), about, info))
     if step.deferred:
         step = step.go()
-    captured = commands.CapturedProcess(session, step, path, found)
-    if captured.live and side_effect != "read_only":
+    given = commands.Given(options)
+    captured = commands.CapturedProcess(session, step, path, found, given)
+    if captured.live and (side_effect != "read_only" or given.written):
         inputs.about_to_start(scope, step.seq, options.get("cwd"))
     if found is not None:
         found.is_step = True
-    if captured.live and "file" in (about.get("stdout"), about.get("stderr")):
-        guard.observe(Attempt("process", "process.output", f"{name}, which writes to a file"))
+    for one in given.written:
+        session.state.extras.of(inputs.GivenAway).add(name, one, lambda: captured.over)
+    unknown = given.unfollowed or next(("a file" for one in given.written if not inputs.brought_back(scope, one)), None)
+    if unknown is not None:
+        attempt = Attempt("process", "process.output", f"{name}, which writes to {unknown}")
+        if captured.live:
+            guard.observe(attempt)
+        else:
+            guard.check(attempt)
     inherited = [stream for stream in ("stdout", "stderr") if stream not in about]
-    if not captured.live:
-        report = session.state.extras.of(_NotRepeated)
-        if inherited:
-            report.inherited(session, name, inherited)
-        if "file" in (about.get("stdout"), about.get("stderr")):
-            report.file(session, name)
+    if inherited and not captured.live:
+        session.state.extras.of(_Inherited).report(session, name, inherited)
     return captured
 
 
@@ -333,24 +337,17 @@ def _spec(name: str, side_effect: str) -> Spec:
     return Spec("process", name, side_effect=side_effect)
 
 
-class _NotRepeated:
-    """What a replay has reported of the output of processes that it does not start."""
+class _Inherited:
+    """Whether a replay has reported that what processes write to inherited streams is not shown."""
 
     def __init__(self) -> None:
-        self._inherited = self._files = False
+        self._reported = False
 
-    def inherited(self, session: Session, name: str, streams: list[str]) -> None:
-        if not self._inherited:
-            self._inherited = True
+    def report(self, session: Session, name: str, streams: list[str]) -> None:
+        if not self._reported:
+            self._reported = True
             session.report.warn(
                 f"{name} inherited {' and '.join(streams)}: what such a process writes there is not in the trace, and not shown now"
-            )
-
-    def file(self, session: Session, name: str) -> None:
-        if not self._files:
-            self._files = True
-            session.report.warn(
-                f"{name} was given a file: what such a process writes to it is not in the trace, and the file lacks it now"
             )
 
 
@@ -424,9 +421,7 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     if scope.live or below_seam():
         found: Any = admission_of(scope, program_name(words), words)
         return start(env) if found is None else _with_ticket(found, env, start)
-    # Where its other descriptors go is not tracked.
-    streams = {"stdout": 0} if options.get("file_actions") else {}
-    found = begun(scope, argv, words, streams, one_program=True)
+    found = begun(scope, argv, words, _streams(options.get("file_actions") or ()), one_program=True)
     if found is None:
         return start(env)
     if not isinstance(found, commands.CapturedProcess):
@@ -445,6 +440,22 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     if options.get("setsid") or options.get("setpgroup") == 0:
         scope.session.state.extras.of(Numbers).groups[pid] = scope.session.state.extras.of(Numbers).steps[pid]
     return pid
+
+
+def _streams(actions: Iterable[Any]) -> dict[str, Any]:
+    """Return the options of ``Popen`` for what ``os.posix_spawn`` is to do with the descriptors of a process."""
+    streams: dict[str, Any] = {}
+    for what, number, *other in actions:
+        if what == os.POSIX_SPAWN_DUP2 and other[0] in _STREAMS:
+            streams[_STREAMS[other[0]]] = number
+        elif what == os.POSIX_SPAWN_DUP2:
+            streams["pass_fds"] = (*streams.get("pass_fds", ()), number)
+        elif what == os.POSIX_SPAWN_OPEN and number in _STREAMS:
+            streams[_STREAMS[number]] = os.fsdecode(other[0])
+    return streams
+
+
+_STREAMS: Final = dict(enumerate(("stdin", "stdout", "stderr")))
 
 
 def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int]) -> int:

@@ -360,8 +360,6 @@ def _sentence(one: Crossing) -> str:
         return f"refused, and by a replay too: {one.text}"
     if one.kind == "queue":
         return f"not captured, and a replay may differ: {one.text}, which several processes share"
-    if one.operation == "process.output":  # the process itself is captured, and answered
-        return f"not captured, and a replay will not repeat it: {one.text}"
     more = ""
     if one.lane is not None:
         more = ", which did not join the run"
