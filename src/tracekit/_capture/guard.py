@@ -370,7 +370,7 @@ def signal_to_other(operation: str, number: int, sent: int) -> Attempt | None:
     The program's own group counts as its own. Returns ``None`` otherwise, or if the kernel does not say who started
     which process.
     """
-    if not sent or number in (0, os.getpid()) or not _tells_of_children():
+    if not sent or number in (0, os.getpid()) or not _lists_children():
         return None
     ours = {one for one in (os.getpid(), *_descendants(os.getpid())) if one not in _engaged.seams.before}
     if operation == "os.killpg" or number < 0:
@@ -386,7 +386,8 @@ def _group(pid: int) -> int:
 
 
 @cache
-def _tells_of_children() -> bool:
+def _lists_children() -> bool:
+    """Return whether the kernel says which processes a process has started."""
     return os.path.exists(f"/proc/self/task/{get_native_id()}/children")
 
 
@@ -1669,15 +1670,15 @@ def _is_pipe(attempt: Attempt) -> bool:
 
 class Watch(Guard):
     """Blocks nothing by itself: while it is engaged, a session's ``reach`` (a ``Refuse``) is asked, also about file
-    changes and other acts. ``say`` is asked about everything the engaging thread does, in every context.
+    changes and other acts. Its own ``reach`` is asked about everything the engaging thread does, in every context.
 
-    Without ``say`` it may last longer, and relies on the interpreter's own events alone: it replaces nothing that
+    Without one it may last longer, and relies on the interpreter's own events alone: it replaces nothing that
     others use.
     """
 
-    def __init__(self, say: Refuse | None = None) -> None:
+    def __init__(self, reach: Refuse | None = None) -> None:
         super().__init__("context")
-        self.say: Final = say
+        self.reach: Final = reach
         self.thread: Final = get_ident()
 
     def engage(self) -> None:
@@ -1727,11 +1728,11 @@ def forbidding(rule: Rule, *, reach: Reached | None = None) -> Iterator[None]:
     if scope is None:
         yield
         return
-    say = None if reach is None else _noted(reach, scope)
-    session = _Forbidding(scope.session, rule, say)
+    noted = None if reach is None else _noted(reach, scope)
+    session = _Forbidding(scope.session, rule, noted)
     token = enter(Scope(session, scope.lane, scope.parent, scope.agent, scope.live, scope.spending, scope.call))
     try:
-        with nullcontext() if say is None else Watch(say):
+        with nullcontext() if noted is None else Watch(noted):
             yield
     finally:
         current.reset(token)
@@ -1870,26 +1871,26 @@ def _unsent(attempt: Attempt) -> OSError:
 def refuse(attempt: Attempt) -> None:
     """Raise the error of the caller's session for an operation, in a recording as well; applies even to what a replay
     allows."""
-    say = _say()
-    if say is None or (attempt.kind == "act" and _allowed.get()):
+    reach = _reach()
+    if reach is None or (attempt.kind == "act" and _allowed.get()):
         return
     caller = Caller()
     if caller.passes(attempt.kind) or (attempt.kind == "file" and caller.keeps):
         return
     if attempt.sock is not None and caller.leaks:
         attempt.sock.close()
-    raise say(attempt, caller.location)
+    raise reach(attempt, caller.location)
 
 
-def _say() -> Refuse | None:
+def _reach() -> Refuse | None:
     """Return the function to ask about what the running code does: that of its session, or of a watch of its thread."""
     scope = current.get()
-    say: Refuse | None = None if scope is None else scope.session.reach
-    if say is None:
+    reach: Refuse | None = None if scope is None else scope.session.reach
+    if reach is None:
         for guard in _engaged.guards:
-            if isinstance(guard, Watch) and guard.say is not None and guard.thread == get_ident():
-                return guard.say
-    return say
+            if isinstance(guard, Watch) and guard.reach is not None and guard.thread == get_ident():
+                return guard.reach
+    return reach
 
 
 def _error(attempt: Attempt, caller: Caller, guards: Iterable[Guard]) -> LiveCallBlockedError:
@@ -1966,7 +1967,7 @@ class _Engagement:
         watched = closely = live = files = dry = False
         for guard in guards:
             if isinstance(guard, Watch):
-                watched, closely = True, closely or guard.say is not None
+                watched, closely = True, closely or guard.reach is not None
             else:
                 live, files, dry = live or guard.scope != "off", files or guard.files, dry or guard.dry_run
         if guards and not self.guards:

@@ -911,7 +911,8 @@ class Trace:
         """The result of verifying the whole file, which is read on first use. Raises ``TraceVersionError`` for a newer
         format."""
         if self._verdict is None:
-            self._verdict = self._by_index() or self._verify()
+            code = self._code()
+            self._verdict = (None if code is None else self._by_index(code)) or self._verify(code)
         return self._verdict
 
     @property
@@ -955,9 +956,9 @@ class Trace:
         made: C = found
         return made
 
-    def _verify(self) -> Verdict:
+    def _verify(self, code: str | None) -> Verdict:
+        """Read the whole file; keep an index of it under ``code``, if there is one."""
         offsets = self._offsets = array("Q", [0])
-        code = self._code()
         scanned = Scan(self.path, self.limits, hashed=code is not None)
         collectors: dict[type[Collector], Collector] = {kind: kind.begin(self.path) for kind in self._collect}
         adds = [collector.add for collector in collectors.values()]
@@ -1024,11 +1025,8 @@ class Trace:
             return None
         return indexes.fingerprint_of(*_MADE_BY)
 
-    def _by_index(self) -> Verdict | None:
+    def _by_index(self, code: str) -> Verdict | None:
         """Return the verdict from a valid index of this content, and load what else it holds."""
-        code = self._code()
-        if code is None:
-            return None
         found = indexes.read_index(self.path, self._fd, code, [_kept_as(kind) for kind in self._collect])
         if found is None:
             return None

@@ -919,7 +919,7 @@ class ReplayedProcess(JoinedProcess):
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def tell_failure(self, failure: BaseException) -> bool:
+    def print_failure(self, failure: BaseException) -> bool:
         """Print the failure, in case the parent does not reach its end, where it would report it."""
         say(f"the replay has failed {self._in_words(failure, self._lane)}")
         self._report_now(failure)

@@ -710,7 +710,7 @@ class FirstFailure:
                 self.blame(error, code)
             # The program still has to unwind, and may not survive that; at its end, the block raises the error.
             early = not self._state.ended or code == "late"
-            if early and not process.role.tell_failure(error):
+            if early and not process.role.print_failure(error):
                 brief = error.fresh()
                 brief.next_action = None  # that comes with the exception
                 say(f"{headline(error)}: {brief}")

@@ -73,7 +73,7 @@ class ProcessRole:
         self.ordinal = 0
         self.ordinaling = threading.RLock()
 
-    def tell_failure(self, failure: BaseException) -> bool:
+    def print_failure(self, failure: BaseException) -> bool:
         """Print why a replay has failed on standard error now; return whether this was done. Otherwise the exception
         reports it."""
         return False

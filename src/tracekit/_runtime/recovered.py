@@ -507,5 +507,8 @@ def _declared_done(entry: Mapping[str, Any]) -> bool:
 def steps_in_doubt(log: RecoveredLog, *, live: bool = False) -> tuple[int, ...]:
     """Return the steps whose effect may or may not have happened. ``live``: the run is being executed, so pending steps
     are in progress."""
-    steps = (one for one in log.steps.notable() if one.may_have_happened and not (live and one.state == "pending"))
-    return tuple(sorted({*(one.seq for one in steps), *(entry["seq"] for entry in log.unknown)}))
+    found = {entry["seq"] for entry in log.unknown}
+    for one in log.steps.notable():
+        if one.may_have_happened and not (live and one.state == "pending"):
+            found.add(one.seq)
+    return tuple(sorted(found))

@@ -412,7 +412,7 @@ class FollowedRuns(ProcessRole):
         self._reported: Final[list[BaseException]] = []
         self._continued = False
 
-    def tell_failure(self, failure: BaseException) -> bool:
+    def print_failure(self, failure: BaseException) -> bool:
         from .._runtime.divergence import headline
 
         say(f"{headline(failure)}\n{command_line_text(failure)}")
