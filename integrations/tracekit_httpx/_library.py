@@ -146,6 +146,15 @@ class Library:
                     also["wire"]["size"] = response.num_bytes_downloaded
         return also
 
+    @staticmethod
+    def elapsed(response: Any) -> float | None:
+        """Return how many seconds a response took; ``None`` while it is open, or if nobody has timed it (a mock's)."""
+        try:
+            seconds: float = response.elapsed.total_seconds()
+        except RuntimeError:
+            return None
+        return seconds
+
     def _also(self, exchange: Exchange, response: Any, headers: Headers) -> dict[str, Any]:
         also = self.also(response, headers)
         jar = exchange.jar(headers)
@@ -161,7 +170,7 @@ class Library:
             headers,
             response.content,
             also=self._also(exchange, response, headers),
-            elapsed=_elapsed(response),
+            elapsed=self.elapsed(response),
             suspended=suspended,
             early=early,
         )
@@ -375,14 +384,6 @@ def _coded(headers: Headers) -> dict[str, str]:
         if name.lower() == b"content-length":
             coded["content-length"] = value.decode("latin-1")
     return coded
-
-
-def _elapsed(response: Any) -> float | None:
-    try:
-        seconds: float = response.elapsed.total_seconds()
-    except RuntimeError:  # a response created by a mock is closed without having been timed
-        return None
-    return seconds
 
 
 def _read_already(response: Any) -> tuple[int, Any, bytes] | None:

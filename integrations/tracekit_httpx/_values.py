@@ -35,12 +35,10 @@ def teach(library: Library, name: str) -> None:
 
     def encode_response(response: Any) -> dict[str, Any]:
         headers = response.headers.raw
-        elapsed = getattr(response, "_elapsed", None)
-        seconds = None if elapsed is None else elapsed.total_seconds()
         return {
             **message(response.status_code, headers, getattr(response, "_content", None)),
             **library.also(response, headers),
-            "elapsed": seconds,
+            "elapsed": library.elapsed(response),
             "request": getattr(response, "_request", None),
             **({"history": response.history} if response.history else {}),
         }

@@ -106,16 +106,17 @@ def test_the_status_errors_of_an_sdk(sdk: Any, instrumented: None) -> None:
     assert first == second == [429, {"a": 1}, "2", {"a": 1}, "POST"]
 
 
-def test_a_tool_may_return_a_response(instrumented: None, provider: StubProvider) -> None:
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_a_tool_may_return_a_response(library: Any, instrumented: None, provider: StubProvider) -> None:
     """With body, elapsed time and a real request; the asynchronous client's too."""
 
     @tracekit.traced_tool(side_effect="read_only")
-    def get() -> httpx.Response:
-        return httpx.get(provider.url + "/a")
+    def get() -> Any:
+        return library.get(provider.url + "/a")
 
     @tracekit.traced_tool(side_effect="read_only")
-    async def get_later() -> httpx.Response:
-        async with httpx.AsyncClient() as client:
+    async def get_later() -> Any:
+        async with library.AsyncClient() as client:
             return await client.get(provider.url + "/a")
 
     def program() -> Any:
