@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Set
 from sys import _getframe
 from types import CodeType, FrameType, ModuleType
@@ -108,8 +109,8 @@ _kinds: dict[str, Any] = {}
 _known = _kinds.get
 #: A cache by file name: the installed package that it belongs to; empty: none.
 _libraries: dict[str, Any] = {}
-#: A cache of ``asked_by_user`` by file name: user code, not, or transparent.
-_askers: dict[str, Any] = {}
+#: A cache of ``asked_by_user`` by ``between`` and file name: user code, not, or transparent.
+_askers: defaultdict[frozenset[str], dict[str, Any]] = defaultdict(dict)
 #: A cache of ``reader`` by file name: for files that decide alone, whoever calls them, and for transparent ones.
 _readers: dict[str, Any] = {}
 #: A cache of ``importing`` by file name: false for user code outside installed packages; code that is none is transparent.
@@ -185,33 +186,34 @@ def walk(frame: FrameType | None) -> bool:
     return False
 
 
-def asked_by_user(between: Set[str], depth: int = 2) -> bool:
+def asked_by_user(between: frozenset[str], depth: int = 2) -> bool:
     """Return whether user code called the calling function; modules of the standard library named in ``between`` are
     transparent.
 
     ``depth`` is counted as in ``reader``.
     """
-    who = nearest(_askers, PASS, depth)
+    askers = _askers[between]
+    who = nearest(askers, PASS, depth)
     if who is not PASS:
         return who is True
     frame = _frame(depth)
     while frame is not None:
-        who = _askers.get(frame.f_code.co_filename)
+        who = askers.get(frame.f_code.co_filename)
         if who is None:
-            who = _asker(frame, between)
+            who = _asker(frame, between, askers)
         if who is not PASS:
             return who is True
         frame = frame.f_back
     return False
 
 
-def _asker(frame: FrameType, between: Set[str]) -> Any:
+def _asker(frame: FrameType, between: frozenset[str], askers: dict[str, Any]) -> Any:
     file = frame.f_code.co_filename
     who = PASS if frame.f_globals.get("__name__") in between else _kind_of(frame)
     if not file.startswith("<") or file.startswith(
         "<frozen "
     ):  # other generated code belongs to whoever it was generated for
-        _askers[file] = who
+        askers[file] = who
     return who
 
 

@@ -1167,7 +1167,7 @@ class Facts:
         #: The protocol to which the connection is to be upgraded, unless that is another version of HTTP.
         self.upgrade = ""
         self.varying: dict[str, str] | None = None
-        self.credentials: list[bytes] = []
+        self.credentials: list[str] = []
         for name, value in headers:
             if name == "user-agent":
                 self.agent = value
@@ -1183,7 +1183,7 @@ class Facts:
             elif name in _VARYING:
                 self.varying = {**(self.varying or {}), name: value.decode("latin-1")}
             else:
-                self.credentials.append(value)
+                self.credentials.append(value.decode("latin-1"))
 
 
 #: How many requests' headers are cached.
@@ -1320,7 +1320,7 @@ def begin(
         return None  # a transport of the program forwards it through another library
     about = _facts_of(headers)
     for credential in about.credentials:
-        scope.session.redactor.learn(credential.decode("latin-1"))
+        scope.session.redactor.learn(credential)
     if (about.upgrade or scheme in (b"ws", b"wss")) and not websocket:
         if within():
             return None

@@ -44,7 +44,7 @@ _LOCAL_VARIABLES: Final = frozenset({
     "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR",
 })  # fmt: skip
 _LOCAL_PREFIXES: Final = ("PYTHON", "PYTEST_", "TERM_", "TRACEKIT_")
-#: Modules of the standard library through which user code reads a variable, or opens a file.
+#: Modules of the standard library through which user code opens a file.
 _PASS_THROUGH: Final = frozenset({
     "os", "_collections_abc", "collections", "collections.abc", "codecs", "configparser", "fileinput", "string",
     "pathlib", "pathlib._abc", "pathlib._local", "pathlib._os", "pathlib.types",  # a package from 3.13 on
@@ -53,7 +53,8 @@ _PASS_THROUGH: Final = frozenset({
     "shutil", "filecmp", "wave", "mailbox", "netrc", "http.cookiejar",
     "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
-_PATH_MODULES: Final = frozenset(("posixpath", "ntpath"))
+#: Those through which it reads a variable: ``os.path.expandvars``, too.
+_WITH_PATHS: Final = _PASS_THROUGH | {"posixpath", "ntpath"}
 _WRITING: Final = frozenset("wax+")
 #: Packages that inspect the program, and read its code.
 _INSPECTORS: Final = frozenset({
@@ -143,18 +144,10 @@ def _is_input(environment: Any, name: Any) -> bool:
     return _iterated.names.get(id(name)) is not name
 
 
-def _asks_for_a_variable() -> bool:
-    """Return whether user code reads a variable, by ``os.path.expandvars``, too: nothing else there reads any."""
-    depth, frame = 3, _getframe(2)
-    while frame.f_globals.get("__name__") in _PATH_MODULES and frame.f_back is not None:
-        depth, frame = depth + 1, frame.f_back
-    return asked_by_user(_PASS_THROUGH, depth)
-
-
 def _getting(original: Any) -> Any:
     def __getitem__(self: Any, key: Any) -> Any:
         scope = current.get()
-        if scope is None or scope.live or not _asks_for_a_variable() or not _is_input(self, key):
+        if scope is None or scope.live or not asked_by_user(_WITH_PATHS) or not _is_input(self, key):
             return original(self, key)
         try:
             value = original(self, key)
