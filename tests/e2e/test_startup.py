@@ -238,6 +238,31 @@ def test_what_a_process_imports_that_is_recorded(tmp_path: Path, start: str) -> 
     assert len(list((tmp_path / "store" / "runs").glob("*.jsonl"))) == (2 if start == "a child process" else 1)
 
 
+#: Runs a command, and prints what its process has imported.
+COMMAND = """\
+import sys
+from tracekit.cli import main
+try:
+    main(sys.argv[1:], standalone_mode=False)
+except SystemExit:
+    pass
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("command", ["list", "show last", "verify last", "replay --dry-run last"])
+def test_a_command_that_records_nothing_imports_no_hooks(tmp_path: Path, command: str) -> None:
+    """A command that reads runs, or starts a program in another process, does not load what is put into functions of that one."""
+    environment = {**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")}
+    (tmp_path / "program.py").write_text(TOOL)
+    python(str(tmp_path / "program.py"), fresh=True, env=environment)
+    done = python("-c", COMMAND, *command.split(), fresh=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = set(done.stdout.splitlines()[-1].split())
+    assert "tracekit.cli.commands" in found
+    assert not {"ctypes", "tracekit._capture.guard", "tracekit._capture.in_place"} & found
+
+
 def test_a_second_replay_opens_nothing_but_its_run(tmp_path: Path) -> None:
     """A replay of one thread reads its file, looks for others beside it, and asks nothing of the system about threads and processes."""
     done = python("-c", OPENS, fresh=True, env={**os.environ, "TRACEKIT_DIR": str(tmp_path / "store")})

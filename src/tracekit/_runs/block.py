@@ -21,11 +21,9 @@ from .._runtime.callsite import caller
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, current, enter, here, innermost, owner
-from .._values import canonical
-from ..errors import RunStateError, TracekitError
+from ..errors import RunStateError
 
 if TYPE_CHECKING:
-    from .._journal.keys import Keys
     from .._journal.reader import Trace
     from .._runtime.spending import Spending
 
@@ -36,8 +34,6 @@ __all__ = [
     "call_with",
     "called_from",
     "hand_out_tasks",
-    "input_key",
-    "is_input",
     "outputs_by_step",
     "run_id",
     "run_to_replay",
@@ -317,33 +313,7 @@ def run_to_replay(run: Any, kind: type, what: str = "replay") -> None:
 
 # -- the input of a run ------------------------------------------------------------------------------------------------
 #
-# The input of a run: how to call a function with it again, and how to recognise it, by a hash under the store's secret,
-# if the log keeps only a part of it.
-
-
-def input_key(keys: Keys, value: Any) -> dict[str, str] | None:
-    """Return the hash of an input, and the secret's fingerprint; ``None`` if the store can't keep a secret: that ends
-    no run."""
-    try:
-        return {"digest": _digest(keys, value), "by": keys.fingerprint()}
-    except (OSError, TracekitError):
-        return None
-
-
-def is_input(keys: Keys, key: object, value: Any) -> bool | None:
-    """Return whether ``key`` was made from the input ``value``; ``None`` if that is unknown."""
-    if not isinstance(key, Mapping):
-        return None
-    try:
-        if keys.known_by() != key.get("by"):
-            return None
-        return _digest(keys, value) == key.get("digest")
-    except (OSError, TracekitError):
-        return None
-
-
-def _digest(keys: Keys, value: Any) -> str:
-    return keys.digest(b"input", canonical(value))
+# How to call a function again with the input of a run.
 
 
 def call_with(function: Callable[..., Any], value: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -18,7 +18,7 @@ from .._native import sha256_hex
 from .._runtime.process import process
 from .._runtime.redaction import below
 from .._values import canonical
-from .block import input_key
+from ..errors import TracekitError
 
 if TYPE_CHECKING:
     from .._runtime.recorder import Recording
@@ -31,6 +31,7 @@ __all__ = [
     "environment",
     "file_hash",
     "git_revision",
+    "is_input",
     "this_program",
 ]
 
@@ -65,13 +66,43 @@ def begin_log(
     fields["name"], marks = (None, []) if name is None else redactor.redact_text(name)
     encoded = session.encoder.encode(input, whole=True)
     if recognisable and encoded.redacted and not encoded.notes:
-        key = input_key(journal_keys.Keys(journal.root, sync=journal.durability != "none"), input)
+        key = _input_key(journal_keys.Keys(journal.root, sync=journal.durability != "none"), input)
         if key is not None:
             about["input_key"] = key
     if marks or encoded.redacted:
         about["info"] = {"redacted": [*below(marks, "/name"), *encoded.redacted]}
     tail = b',%b,"input":%b%b' % (canonical(fields)[1:-1], encoded.data, session.meta(about, own))
     journal.append("run.started", 0, 0, tail)
+
+
+# -- input -------------------------------------------------------------------------------------------------------------
+#
+# How the input of a run is recognised if the log keeps only a part of it: by a hash under the store's secret.
+
+
+def _input_key(keys: journal_keys.Keys, value: Any) -> dict[str, str] | None:
+    """Return the hash of an input, and the secret's fingerprint; ``None`` if the store can't keep a secret: that ends
+    no run."""
+    try:
+        return {"digest": _digest(keys, value), "by": keys.fingerprint()}
+    except (OSError, TracekitError):
+        return None
+
+
+def is_input(keys: journal_keys.Keys, key: object, value: Any) -> bool | None:
+    """Return whether ``key`` was made from the input ``value``; ``None`` if that is unknown."""
+    if not isinstance(key, Mapping):
+        return None
+    try:
+        if keys.known_by() != key.get("by"):
+            return None
+        return _digest(keys, value) == key.get("digest")
+    except (OSError, TracekitError):
+        return None
+
+
+def _digest(keys: journal_keys.Keys, value: Any) -> str:
+    return keys.digest(b"input", canonical(value))
 
 
 # -- program -----------------------------------------------------------------------------------------------------------
