@@ -18,6 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import Context as EmptyContext
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -153,10 +154,37 @@ def export_spans(
     ``RunStateError`` if the spans could not be delivered, and ``TraceError`` if a trace is damaged.
     """
     with Store.at(store).files(*runs) as traces:
-        return _send(traces, exporter or _exporter(None), content)
+        return _send(traces, exporter or _exporter(None), content, ())
 
 
-def _send(traces: Sequence[Trace], exporter: SpanExporter, content: bool) -> int:
+#: How much of what the exporter has logged is told, in characters.
+_SAID: Final = 400
+
+
+class _Listener(logging.Handler):
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._said: Final = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
+
+
+@contextmanager
+def _heard() -> Iterator[list[str]]:
+    """A block in which what the exporter logs goes into a list: an error that it does not raise is only there."""
+    logger, said = logging.getLogger("opentelemetry"), list[str]()
+    listener, onward = _Listener(said), logger.propagate
+    logger.addHandler(listener)
+    logger.propagate = False
+    try:
+        yield said
+    finally:
+        logger.propagate = onward
+        logger.removeHandler(listener)
+
+
+def _send(traces: Sequence[Trace], exporter: SpanExporter, content: bool, said: Sequence[str]) -> int:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     sdk, batch, sent = _Sdk(), [], 0
@@ -164,18 +192,19 @@ def _send(traces: Sequence[Trace], exporter: SpanExporter, content: bool) -> int
         for span in _spans_of(traces, content):
             batch.append(sdk.span(span))
             if len(batch) == _BATCH:
-                sent += _export(exporter, batch, SpanExportResult.SUCCESS)
+                sent += _export(exporter, batch, SpanExportResult.SUCCESS, said)
                 batch = []
-        return sent + (_export(exporter, batch, SpanExportResult.SUCCESS) if batch else 0)
+        return sent + (_export(exporter, batch, SpanExportResult.SUCCESS, said) if batch else 0)
     finally:
         exporter.shutdown()
 
 
-def _export(exporter: SpanExporter, batch: Sequence[ReadableSpan], success: object) -> int:
+def _export(exporter: SpanExporter, batch: Sequence[ReadableSpan], success: object, said: Sequence[str]) -> int:
     if exporter.export(batch) is not success:
+        why = f": {said[0][:_SAID]}" if said else ""  # the first one has the cause; later ones say that it was given up
         raise RunStateError(
-            f"{len(batch)} spans could not be delivered",
-            next_action="check what the exporter has logged, and name a collector: --endpoint, OTEL_EXPORTER_OTLP_ENDPOINT",
+            f"{len(batch)} spans could not be delivered{why}",
+            next_action="start the collector, or name another: --endpoint, OTEL_EXPORTER_OTLP_ENDPOINT",
         )
     return len(batch)
 
@@ -207,7 +236,8 @@ class Otlp(Form):
 
     def send(self, traces: Sequence[Trace], *, endpoint: str | None = None, payloads: bool = False) -> str:
         exporter = _exporter(endpoint)
-        sent = _send(traces, exporter, payloads)
+        with _heard() as said:
+            sent = _send(traces, exporter, payloads, said)
         return f"{sent} spans were sent."
 
 

@@ -574,3 +574,21 @@ def test_which_runs(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             chosen("1.jsonl", **none)
     with pytest.raises(RunNotFoundError):
         chosen("nothing/*.jsonl")
+
+
+@pytest.mark.parametrize("input", [{"order": 1}, {"order": "none"}])
+def test_an_entry_that_does_not_take_the_input_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input: dict[str, Any]
+) -> None:
+    """It is a wrong use, whether the recorded run ended well or with an error of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACEKIT_DIR", raising=False)
+    (tmp_path / "agent.py").write_text(
+        "from tracekit import record, traced_tool\n\n@traced_tool(side_effect='read_only')\ndef price(order):\n"
+        "    return 100 + order\n\n@record('shop')\ndef sell(order):\n    return price(order)\n\ndef other(customer, item):\n"
+        "    return price(customer)\n"
+    )
+    done = python("-c", f"import agent; agent.sell(**{input!r})", cwd=tmp_path)
+    assert (done.returncode == 0) is (input["order"] == 1), done.stderr
+    done = CliRunner().invoke(main, ["regress", "last", "--entry", "agent:other"])
+    assert (done.exit_code, "can't be called with what the run was given" in done.stderr) == (2, True), done.output

@@ -411,3 +411,76 @@ def test_an_entry_without_a_function_is_refused_before_anything_runs(store: Path
     done = CliRunner().invoke(main, [*command, "--entry", "agent"])
     assert done.exit_code == 2
     assert "write MODULE:FUNCTION, such as agent:main" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "answer"),
+    [("empty", 3, "start it again, and delete the file"), ("other", 1, "or name the file of a trace")],
+)
+def test_show_of_a_file_without_an_entry_says_what_to_do(tmp_path: Path, file: str, code: int, answer: str) -> None:
+    """The file is named, what is wrong with it, and what to do next."""
+    path = tmp_path / f"{file}.jsonl"
+    path.write_text("" if file == "empty" else "hello\nworld\n")
+    done = call("show", path)
+    assert done.exit_code == code
+    assert path.name in done.stdout.splitlines()[0]
+    assert answer in done.stdout.splitlines()[-1]
+
+
+def test_show_of_a_damaged_run_says_what_to_do(store: Path, tmp_path: Path) -> None:
+    """What verifies is shown; then the advice is not to trust the rest."""
+    (path,) = (store / "runs").glob("*.jsonl")
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes().replace(b'"turn"', b'"tune"'))
+    done = call("show", copy)
+    assert done.exit_code == 1
+    assert "take a copy that verifies" in done.stdout.splitlines()[-1]
+
+
+def test_a_run_that_died_before_its_first_entry_is_a_failure(tmp_path: Path) -> None:
+    """An empty file is never listed as a run without failures."""
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    done = call("failures", path, "--json")
+    (found,) = map(json.loads, done.stdout.splitlines())
+    assert (found["run_id"], found["entry"], found["failure"]["type"]) == ("empty", 0, "agent_crashed")
+
+
+@pytest.mark.parametrize("command", [["list"], ["failures"], ["serve"], ["prune", "--older-than", "1d"], ["in-doubt"]])
+def test_a_store_is_neither_a_file_nor_an_empty_name(store: Path, tmp_path: Path, command: list[str]) -> None:
+    """A trace in place of the store is told how to be named, and an unset variable is never the default store."""
+    (path,) = (store / "runs").glob("*.jsonl")
+    done = call(*command, "--store", path)
+    assert done.exit_code == 2
+    assert f"tracekit show {path}" in done.stderr
+    done = call(*command, "--store", "")
+    assert done.exit_code == 2
+    assert "unset variable" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["list"], ["in-doubt"], ["recovery", "scan"]])
+def test_a_run_in_place_of_a_store(store: Path, command: list[str]) -> None:
+    """A command about all runs says so, and which one answers for a single run."""
+    done = call(*command, "last")
+    assert done.exit_code == 2
+    assert "`tracekit show RUN --why`" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_trace_is_no_program(store: Path, command: str) -> None:
+    """Nothing is run: the commands for a trace are named."""
+    (path,) = (store / "runs").glob("*.jsonl")
+    done = call(command, path)
+    assert done.exit_code == 2
+    assert f"`tracekit replay {path}`" in done.stderr
+    assert [*(store / "runs").glob("*.jsonl")] == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [("", "name of the run is empty"), ("gone.jsonl", "no file gone.jsonl here")]
+)
+def test_a_run_that_can_not_be_named_so(store: Path, name: str, answer: str) -> None:
+    """An unset variable, and a file that is not there, are told from an id that no run has."""
+    done = call("show", name)
+    assert done.exit_code == 2
+    assert answer in done.stderr

@@ -249,7 +249,7 @@ def test_slips_are_told(shop: Path) -> None:
         (("settle", "shop", "--not-done", "--reason", "x", "--", "-6"), "-6"),
         (("settle", "shop", "-6", "--not-done", "--reason", "x"), "-6"),
         (("abort", "shop", "--reason", "x", "--tools", ""), "can't be imported"),
-        (("abort", "", "--reason", "x"), "there is no run"),
+        (("abort", "", "--reason", "x"), "the name of the run is empty"),
     ):
         done = call(*arguments)
         assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), arguments

@@ -924,12 +924,16 @@ class Store:
             return set()
 
     def _missing(self, run: str, ids: Sequence[str], matches: Sequence[str]) -> RunNotFoundError:
-        if matches:
+        if not run:
+            what, near = "the name of the run is empty: an unset variable?", []
+        elif matches:
             what, near = f"{len(matches)} runs begin with {run!r} in {self.root}", [*matches[:5]]
         else:
             from difflib import get_close_matches
 
             what, near = f"there is no run {run!r} in {self.root}", get_close_matches(run, ids, 3)
+            if "." in run:
+                what = f"there is no file {run} here, and no run of that name in {self.root}"
         if near:
             next_action = "say which: " + ", ".join(near)
         else:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from .._journal.entry import ENDS, REFUSALS, family_of, info_of, meta_of
 from .._journal.reader import Trace, open_trace, scan
-from .._journal.store import Store, beside, first_entry, holder, holds_its_run, last_entry, summary
+from .._journal.store import Store, beside, file_name, first_entry, holder, holds_its_run, last_entry, summary
 from .._runtime.recovered import declared_settlement
 from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
@@ -37,8 +37,9 @@ class RecordedFailure(NamedTuple):
     ``path``.
 
     ``family`` is what failed: ``"tool"``, ``"llm"``, ``"http"``, ``"span"``, ``"step"`` for anything else inside a run,
-    or ``"run"``. ``ts_ns`` is the time in nanoseconds since the epoch. ``settled`` is what a person has stated about the
-    step since (``tracekit recovery settle``): ``{"done", "by", "reason", "at"}``; ``None`` if nobody has.
+    or ``"run"``. For a file without entries, ``entry`` is 0. ``ts_ns`` is the time in nanoseconds since the epoch.
+    ``settled`` is what a person has stated about the step since (``tracekit recovery settle``): ``{"done", "by",
+    "reason", "at"}``; ``None`` if nobody has.
     """
 
     run_id: str
@@ -225,7 +226,7 @@ def _settled_beside(path: str, steps: Collection[int]) -> dict[int, Mapping[str,
 def _may_hold_one(path: str) -> bool:
     with open_trace(path) as file:
         if not os.fstat(file.fileno()).st_size:
-            return False
+            return True  # its process died before the run began
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if any(data.find(mark) >= 0 for mark in _MARKS):
                 return True
@@ -271,11 +272,20 @@ class FailureReader:
     def crashed(self) -> RecordedFailure | None:
         """Return the failure of a run that has neither an end entry nor a living writer."""
         entry = self._last
-        if not entry or entry["type"] in ENDS or holder(self._path):
+        if (entry and entry["type"] in ENDS) or holder(self._path):
             return None
+        if not entry:
+            entry = {
+                "run_id": file_name(self._path).stem,
+                "type": "",
+                "seq": 0,
+                "ts_ns": os.stat(self._path).st_mtime_ns,
+            }
         irreversible = [step for step in self._open.values() if step.side_effect == "irreversible"]
         inner = irreversible[-1] if irreversible else next(reversed(self._open.values()), None)
         reason = f"the run has no end; its last entry is {entry['seq']} ({entry['type']})"
+        if not self._last:
+            reason = "the file has no entries: the process died before the run began"
         if irreversible:
             reason = f"the run has no end, and step {irreversible[-1].seq} no outcome: it may have taken effect"
         failure = StructuredFailure(

@@ -27,6 +27,7 @@ Traces are untrusted: nothing that they name is imported, and malformed values a
 
 from __future__ import annotations
 
+import os
 from array import array
 from base64 import b64decode
 from bisect import bisect_left
@@ -163,7 +164,7 @@ class RunView:
 
     @property
     def run_id(self) -> str:
-        return str(self.own.first.get("run_id", "?"))
+        return str(self.own.first.get("run_id", os.path.basename(self.own.trace.path)))
 
     @property
     def path(self) -> str:

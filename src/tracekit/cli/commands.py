@@ -125,6 +125,16 @@ class _Commands(click.Group):
                 raise
             text = f"name {'another' if wanted == 'OTHER' else 'a'} run: `last` for the newest one, an id or its beginning, or a path"
             raise click.UsageError(f"{text}; `tracekit list` lists the runs", error.ctx) from None
+        except click.UsageError as error:
+            of = error.ctx and error.ctx.command
+            if of is None or any(isinstance(one, click.Argument) for one in of.params) or isinstance(of, click.Group):
+                raise
+            if not error.message.startswith("Got unexpected extra argument"):
+                raise
+            what = f"`{error.ctx.command_path}` is about all runs of a store (--store DIR)"  # type: ignore[union-attr]
+            raise click.UsageError(
+                f"{error.message}: {what}; `tracekit show RUN --why` answers for one", error.ctx
+            ) from None
         except KeyboardInterrupt:
             # Not click's status 1, which would be an answer: a difference, or damage.
             click.echo("interrupted", err=True)

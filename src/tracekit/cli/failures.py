@@ -73,7 +73,7 @@ def failures(
         output.message(str(error))
 
     with output.reported():
-        where = named(store)
+        where = output.readable(store, *runs) if runs else named(store)
         found = recorded_failures(
             *(located(run, where) for run in runs), store=where.root, type=kind, tool=tool, agent=agent, recoverable=recoverable,
             strategy=strategy, since=since, settled=settled, on_damage=report,

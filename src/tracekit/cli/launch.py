@@ -271,6 +271,8 @@ class Entry:
         self._in_task: Final = in_task
         #: Whether the function has opened a run of its own.
         self.opened = False
+        #: What is wrong with how it is used: no end of the program, whatever the recorded one was.
+        self._misused: RunStateError | None = None
 
     def function(self) -> Any:
         """Return the function, without a ``record`` that decorates it. Raises ``RunStateError`` if there is none."""
@@ -288,18 +290,26 @@ class Entry:
             raise self._usage_error(f"{module!r} has no function {name!r}")
         return below_run(found)
 
-    def _usage_error(self, what: str) -> RunStateError:
-        return RunStateError(
-            f"--entry {self._name}: {what}",
-            next_action="say --entry MODULE:FUNCTION, importable from here",
-            option="--entry",
-        )
+    def _usage_error(
+        self, what: str, next_action: str = "say --entry MODULE:FUNCTION, importable from here"
+    ) -> RunStateError:
+        return RunStateError(f"--entry {self._name}: {what}", next_action=next_action, option="--entry")
 
     def call(
         self, block: Any, run: Callable[[], Run], input_of: Callable[[], Any], set_result: Callable[[Any], object]
     ) -> None:
         """Call it inside ``block`` with the run's input; ``set_result`` receives its result, unless it opened a run of
         its own."""
+        try:
+            self._call(block, run, input_of, set_result)
+        except BaseException:
+            if self._misused is None:
+                raise
+            raise self._misused from None
+
+    def _call(
+        self, block: Any, run: Callable[[], Run], input_of: Callable[[], Any], set_result: Callable[[Any], object]
+    ) -> None:
         import asyncio
 
         function = self.function()
@@ -328,7 +338,11 @@ class Entry:
             return call_with(function, recorded)
         except TypeError as error:
             what = ", ".join(map(str, recorded)) if isinstance(recorded, Mapping) else type(recorded).__name__
-            raise self._usage_error(f"it can't be called with what the run was given, {what}: {error}") from None
+            self._misused = self._usage_error(
+                f"it can't be called with what the run was given, {what}: {error}",
+                "name the function that has made the runs, or one that takes the same arguments",
+            )
+            raise self._misused from None
 
     def _lend_run(self, block: Any, run: Run) -> None:
         enclose(block.session, _EnclosingRun(self, run))

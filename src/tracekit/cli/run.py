@@ -89,6 +89,10 @@ def record_instructions(
         raise click.UsageError("name a SCRIPT, or a module with -m")
     if module is None and not os.path.exists(command[0]):
         raise click.UsageError(f"there is no script {command[0]!r} in {os.getcwd()}")
+    if module is None and (script := command[0]).endswith(".jsonl"):
+        raise click.UsageError(
+            f"{script} is a trace, and no program: `tracekit replay {script}` replays it, `tracekit doctor --run {script}` examines it"
+        )
     if module is None and os.path.isdir(command[0]) and not os.path.exists(os.path.join(command[0], "__main__.py")):
         raise click.UsageError(f"{command[0]!r} is a directory, and has no __main__.py: name a script in it")
     return {

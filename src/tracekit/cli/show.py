@@ -325,8 +325,14 @@ def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterat
 
 
 def _next(view: RunView) -> str | None:
-    """Return what to do about a run that died or left something in doubt, with the command."""
+    """Return what to do about a run that is damaged, died or left something in doubt, with the command."""
     name = shown_as(view.own.trace.path)
+    if view.state == "broken":
+        if not view.own.first:
+            return "take a copy that verifies, or name the file of a trace: `tracekit list` lists the runs of the store"
+        return f"don't trust what is not shown; take a copy that verifies (`tracekit verify {name}`)"
+    if view.state == "died" and not view.own.first:
+        return "the program had not begun yet: start it again, and delete the file"
     if view.state == "died" and view.imported_from is None:
         return f"`tracekit recovery resume {name} --check` says whether the run may go on, and what to find out before"
     in_doubt = [
@@ -373,7 +379,7 @@ def _heading(view: RunView) -> Text:
 
 def _step_lines(file: FileView, shown: array[int], width: int) -> Iterator[Line]:
     """Yield a line for each of these steps, below the nearest step around it that is shown."""
-    if not shown:
+    if not shown and file.first:
         yield [("(nothing to show)", "dim")]
     below: dict[int, array[int]] = {}
     for seq in shown:
