@@ -701,7 +701,7 @@ def test_another_environment_is_warned_of_or_refused(monkeypatch: pytest.MonkeyP
     run, _ = recorded(lambda: look(1))
     real = module.environment
     with monkeypatch.context() as patch:
-        patch.setattr(module, "environment", lambda packages: {**real(packages), "python": "3.99.1"})
+        patch.setattr(module, "environment", lambda: {**real(), "python": "3.99.1"})
         with pytest.warns(RuntimeWarning, match=r"3\.99"):
             report, _ = replayed(run, lambda: look(1))
         assert any("3.99" in warning for warning in report.warnings)
@@ -716,7 +716,7 @@ def test_the_warning_of_another_environment_names_the_line_of_the_block(monkeypa
 
     run, _ = recorded(lambda: look(1))
     real = module.environment
-    monkeypatch.setattr(module, "environment", lambda packages: {**real(packages), "python": "3.99.1"})
+    monkeypatch.setattr(module, "environment", lambda: {**real(), "python": "3.99.1"})
 
     def block() -> None:
         with replay(run):
