@@ -552,6 +552,39 @@ def test_recorded_around_a_loop_and_replayed_in_a_task(tmp_path: Path, runs: Cal
     assert asyncio.run(a_test()) == seen
 
 
+async def in_a_task(agent: Callable[[], Any]) -> Any:
+    return await asyncio.create_task(agent())
+
+
+async def in_a_group(agent: Callable[[], Any]) -> Any:
+    async def inner() -> Any:
+        return await agent()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(inner())
+    return task.result()
+
+
+async def bare(agent: Callable[[], Any]) -> Any:
+    return await agent()
+
+
+@pytest.mark.parametrize("then", [bare, in_a_task, in_a_group])
+@pytest.mark.parametrize("now", [bare, in_a_task, in_a_group])
+@LOOPS
+def test_an_agent_that_does_nothing_but_poll(tmp_path: Path, loop: Loop, then: Any, now: Any) -> None:
+    """A task that has started one other task, and polls for it, is not merely around it, and is held where it was."""
+
+    async def agent() -> Any:
+        return await polling(None)
+
+    with record("agent", store=tmp_path) as run:
+        seen = run_on(loop, then(agent))
+    with replay(run) as session:
+        assert run_on(loop, now(agent)) == seen
+    assert session.report.exact
+
+
 # -- deadlines -----------------------------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,11 @@ class Index:
         self.line = 0
         self.around: Final[set[int]] = set()
         self._parents: Final[set[int]] = set()
+        #: The lanes that have gone on while one that they had started was running, and so are not around it; what tells,
+        #: by lane: the one that it started, and how far it had come then; and the lanes that have ended.
+        self._busy: Final[set[int]] = set()
+        self._begun: Final[dict[int, tuple[int, int]]] = {}
+        self._over: Final[set[int]] = set()
         #: What packages have moved in queues.
         self._beside: Final[set[int]] = set()
         self.identities: Final[dict[str, int]] = {}
@@ -260,6 +265,8 @@ class Index:
             about = entry["input"]
             self.lanes[LaneKey(about["parent"], about["name"], about["n"], about.get("under", 0))] = about["id"]
             self.has_callbacks = self.has_callbacks or about["name"] == CALLBACK
+            if type(about.get("since")) is int:
+                self._begun.setdefault(about["parent"], (about["id"], about["since"]))
             return OTHER
         if kind == "input":
             self.inputs.setdefault((str(entry.get("name")), str(entry["input"].get("name"))), []).append(seq)
@@ -293,7 +300,7 @@ class Index:
                     self.hops[seq] = lane
                     if hop:
                         self.hop_calls[seq] = hop
-                self.places.add(seq, lane, entry.get("place"), hop=hop is not None)
+                self._place(seq, lane, entry, hop=hop is not None)
             return self._event(seq)
         return OTHER
 
@@ -330,8 +337,17 @@ class Index:
         self.answer[seq] = step
         meta = entry.get("meta")
         if meta and "suspended" in meta and family != "span":
-            self.places.add(seq, lane, entry.get("place"))
+            self._place(seq, lane, entry)
         return self._event(seq)
+
+    def _place(self, seq: int, lane: int, entry: Mapping[str, Any], *, hop: bool = False) -> None:
+        place = entry.get("place")
+        self.places.add(seq, lane, place, hop=hop)
+        for key, count in ((place or _NOTHING).get("lanes") or _NOTHING).items():
+            started, since = self._begun.get(int(key), (0, count))
+            if count > since and started not in self._over:
+                self._busy.add(int(key))
+        self._over.update(int(key) for key in (place or _NOTHING).get("ended") or ())
 
     def _event(self, seq: int) -> int:
         self.events.append(seq)
@@ -342,7 +358,12 @@ class Index:
         for key, lane in self.lanes.items():
             if not key.name.startswith(IMPORT):
                 children.setdefault(key.parent, []).append((lane, key.under))
-        while self.line not in self.items and len(found := children.get(self.line, [])) == 1 and not found[0][1]:
+        while (
+            self.line not in self.items
+            and self.line not in self._busy
+            and len(found := children.get(self.line, [])) == 1
+            and not found[0][1]
+        ):
             self.around.add(self.line)
             self.line = found[0][0]
 

@@ -44,6 +44,7 @@ class Lane:
         "_armed",
         "_counts",
         "_since",
+        "begun_at",
         "callbacks",
         "captured",
         "id",
@@ -95,6 +96,8 @@ class Lane:
         #: ``progress``.
         self.since = 0
         self.limit = UNLIMITED
+        #: How far its parent had come when it was started.
+        self.begun_at: Final = 0 if parent is None else max(0, parent.since)
         #: The event loop that runs them, and the list to append this lane to when one runs; ``None`` if it is in the list.
         self.loop: object = None
         self.moved: list[Lane] | None = None

@@ -1268,6 +1268,8 @@ class Recording:
             about["under"] = lane.under
         if process:
             about["process"] = True
+        if lane.parent is not None and not lane.parent.last:
+            about["since"] = lane.begun_at  # is all that the parent does to wait for it?
         self._part("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
         self._last_lane = number
         return number
