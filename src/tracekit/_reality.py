@@ -31,6 +31,7 @@ __all__ = [
     "free_in_forks",
     "gate",
     "kill",
+    "leave_signals",
     "locked",
     "monotonic",
     "monotonic_ns",
@@ -100,6 +101,22 @@ def gate() -> LockType:
     return made
 
 
+#: Those by which the system says that this thread itself has failed.
+_OWN_FAULTS: Final = frozenset(
+    getattr(_signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(_signal, name)
+)
+
+
+def leave_signals() -> None:
+    """Leave signals to the other threads; to be called first in a thread of tracekit's own.
+
+    A program that takes a signal by ``signal.sigwait`` blocks it in all of its threads. In one that does not block it,
+    it would end the process.
+    """
+    if hasattr(_signal, "pthread_sigmask"):
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - _OWN_FAULTS)
+
+
 class OwnThread:
     """A thread of tracekit's own that the program does not see: ``threading`` neither lists nor counts it.
 
@@ -118,14 +135,18 @@ class OwnThread:
         self._ended: Final = allocate_lock()
 
     def start(self) -> None:
+        ready = gate()
         self._ended.acquire()
         try:
-            start_new_thread(self._run, ())
+            start_new_thread(self._run, (ready,))
         except BaseException:
             self._ended.release()
             raise
+        acquire(ready)  # from now on the program may send itself signals
 
-    def _run(self) -> None:
+    def _run(self, ready: LockType) -> None:
+        leave_signals()
+        ready.release()
         self.native_id = get_native_id()
         own_threads[get_ident()] = self
         try:

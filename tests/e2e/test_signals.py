@@ -442,3 +442,30 @@ def test_ctrl_c_before_the_program_begins(place: Place) -> None:
     instructions = json.dumps({"mode": "replay", "entry": "shop:answer", "cwd": str(place.directory)})
     done = python("-c", wait, env={**os.environ, "TRACEKIT_LAUNCH": instructions})
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
+TAKEN = """
+import os, signal, threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(number):
+    return number
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+for number in range(20):
+    ask(number)
+    worker = threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGUSR1))
+    worker.start()
+    print(signal.sigwait([signal.SIGUSR1]).name, ask(number))
+    worker.join()
+"""
+
+
+def test_a_signal_that_the_program_takes_by_sigwait_ends_nothing(place: Place) -> None:
+    """A signal that is blocked in all threads of a program stays there until it is taken, while it is recorded and while it is replayed."""
+    place.program(TAKEN)
+    recorded = place.cli("run", "agent.py")
+    assert (recorded.returncode, recorded.stdout.count("SIGUSR1")) == (0, 20), recorded.stderr
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
