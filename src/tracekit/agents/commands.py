@@ -147,7 +147,10 @@ class _Units(click.FloatRange):
 )
 @click.option("--run-name", default="route", show_default=True, help="The run's name.")
 @click.option(
-    "--store", type=click.Path(file_okay=False), help="The directory of runs (default: TRACEKIT_DIR, .tracekit)."
+    "--store",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The directory of runs (default: TRACEKIT_DIR, .tracekit).",
 )
 def route(
     envelope: str, app: str, budget: float | None, side_effect: str | None, run_name: str, store: str | None
