@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeGuard
 from .. import _reality
 from .._capture import guard, inputs, plugins, stdio
 from .._capture.instrumentation import instrument
+from .._journal import keys, reader
 from .._journal.entry import FAMILIES, meta_of
-from .._journal.keys import Keys
-from .._journal.reader import Trace
 from .._journal.store import RunSummary, Store, beside, first_entry, summary
 from .._lazy import expression
 from .._runs import block as served
@@ -37,14 +36,11 @@ from .._runs.environment import Program, is_input
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
 from .._runtime.callsite import at_prompt, caller, not_made, raised_at, say
-from .._runtime.inputs import Disk
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
 from .._runtime.signals import in_live_step
-from .._runtime.verdict import Report
-from .._values import dumps, to_json
-from .._values.decoding import from_json
+from .._values import decoding, dumps, to_json
 from ..errors import (
     BudgetExceededError,
     LiveCallBlockedError,
@@ -62,6 +58,8 @@ if TYPE_CHECKING:
     from .._runs.debugging import RemoteDebugger
     from .._runs.replaying import ReplayBlock
     from .._runs.resuming import ResumeBlock
+    from .._runtime.inputs import Disk
+    from .._runtime.verdict import Report
 
 __all__ = [
     "Body",
@@ -389,8 +387,8 @@ def first_meta(path: str) -> dict[str, Any]:
 
 def recorded_input(path: str) -> Any:
     """Return the recorded input of the run in this file."""
-    with Trace(path, indexed=True) as trace:
-        return from_json(trace.expand(Originals(path).first(trace).get("input")))
+    with reader.Trace(path, indexed=True) as trace:
+        return decoding.from_json(trace.expand(Originals(path).first(trace).get("input")))
 
 
 def siblings(store: Store, path: str) -> dict[int, Sibling]:
@@ -787,7 +785,7 @@ class ResumedRuns(FollowedRuns):
         sibling = self._siblings.get(ordinal)
         if sibling is None:
             return None
-        return is_input(Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
+        return is_input(keys.Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
 
     def listen(self) -> None:
         served.serve_the_log()
