@@ -76,7 +76,8 @@ def modules_of(program: str, variables: Mapping[str, str]) -> list[str]:
     return found.stdout.split()
 
 
-def measure(rounds: int, variables: Mapping[str, str]) -> list[dict[str, Any]]:
+def measure(rounds: int, variables: Mapping[str, str]) -> tuple[float, list[dict[str, Any]]]:
+    """What bare Python takes (ms), and the figures."""
     programs = dict.fromkeys(text for figure in FIGURES for text in (figure.base, figure.program))
     for program in programs:  # what is compiled is there from here on
         cpu_of(program, variables)
@@ -99,7 +100,7 @@ def measure(rounds: int, variables: Mapping[str, str]) -> list[dict[str, Any]]:
                 "modules": len(set(modules_of(figure.program, variables)) - set(modules_of(figure.base, variables))),
             }
         )
-    return results
+    return bare, results
 
 
 def main() -> None:
@@ -117,8 +118,7 @@ def main() -> None:
                 beside = set(modules_of(figure.base, variables))
                 print(f"{figure.name}:", *(m for m in modules_of(figure.program, variables) if m not in beside))
             return
-        bare = cpu_of("", variables)
-        results = measure(options.rounds, variables)
+        bare, results = measure(options.rounds, variables)
     print(f"Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}; bare Python takes {bare:.0f} ms of CPU")
     for one in results:
         low, high = one["quartiles"]
