@@ -129,9 +129,9 @@ _SHORT: Final = 2048
 def _is_plain(data: bytes, value: Any, containers: int) -> bool:
     """Return whether ``data``, which orjson wrote from ``value``, is also how the log writes that value.
 
-    It is, if no key can be taken for a tag (a key with a dollar sign) and the value is not nested too deep.
+    It is, if no key can be taken for a tag (it begins with a dollar sign) and the value is not nested too deep.
     """
-    return (36 not in data and len(data) < _MAX_UNCHECKED and containers <= _LEVELS) or to_json(value) is value
+    return (b'"$' not in data and len(data) < _MAX_UNCHECKED and containers <= _LEVELS) or to_json(value) is value
 
 
 def _is_plain_part(data: bytes, value: Any) -> bool:

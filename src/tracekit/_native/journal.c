@@ -441,7 +441,7 @@ as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
         || !PyArg_ParseTuple(args[4], "nnnnn:as_it_is", &known.text, &known.element, &known.list, &known.most, &tables)) {
         return NULL;
     }
-    if (!PyDict_CheckExact(tree) || memchr(PyBytes_AsString(data), '$', (size_t)size) != NULL) {
+    if (!PyDict_CheckExact(tree) || tracekit_may_be_tagged(PyBytes_AsString(data), (size_t)size)) {
         Py_RETURN_NONE;
     }
     PyObject *looked = PyObject_CallFunctionObjArgs(args[2], data, NULL);

@@ -64,6 +64,8 @@ int tracekit_add_pieces(PyObject *module);
 int tracekit_add_lines(PyObject *module);
 /* values.c; and the parts of a dictionary or list: see pure.parts. */
 PyObject *tracekit_parts(PyObject *value, Py_ssize_t least, Py_ssize_t element);
+/* Whether a text in JSON may begin with a dollar sign, as the keys of tags and references do. */
+int tracekit_may_be_tagged(const char *json, size_t size);
 int tracekit_add_values(PyObject *module);
 /* callers.c; and the running task or thread: see pure.owner. A new reference. */
 PyObject *tracekit_owner(NativeState *state);

@@ -695,10 +695,10 @@ def as_it_is(
     """Return the texts of a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is, but for texts that are there
     already: without a secret, and without lists that are there. ``None`` if that has to be examined.
 
-    ``look`` finds secrets, except in base64 (which is marked by a dollar sign). A tree of less than ``least`` bytes is not looked into.
-    The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).
+    ``look`` finds secrets, except in base64 (which has a key that begins with a dollar sign). A tree of less than ``least``
+    bytes is not looked into. The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).
     """
-    if type(tree) is not dict or 36 in data or look(data):
+    if type(tree) is not dict or b'"$' in data or look(data):
         return None
     if len(data) < least:
         return []
@@ -723,8 +723,8 @@ def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[A
     """Return the value of encoded JSON, ``otherwise`` if ``content`` is something else; and ``content`` itself if the log
     writes that value as exactly these bytes, else ``None``.
 
-    A ``None`` may be wrong: the whole value decides if the content has ``longest`` bytes, ``few`` containers, or a dollar
-    sign, which a key that looks like a tag begins with.
+    A ``None`` may be wrong: the whole value decides if the content has ``longest`` bytes, ``few`` containers, or a text
+    that begins with a dollar sign, as a key does that looks like a tag.
     """
     if not content or content[:1] not in b'{["':
         return otherwise, None
@@ -732,7 +732,7 @@ def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[A
         value = _orjson_loads(content)
     except ValueError:
         return otherwise, None
-    if len(content) >= longest or 36 in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
+    if len(content) >= longest or b'"$' in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
         return value, None
     return value, content
 

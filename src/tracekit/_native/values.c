@@ -605,13 +605,26 @@ brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(count_brackets(PyBytes_AsString(args[0]), PyBytes_Size(args[0]), most));
 }
 
-/* Whether orjson writes a value as this content, which is short and has few containers and no dollar sign. */
+int
+tracekit_may_be_tagged(const char *json, size_t size)
+{
+    const char *at = json, *end = json + size;
+    while (at < end && (at = memchr(at, '$', (size_t)(end - at))) != NULL) {
+        if (at > json && at[-1] == '"') {
+            return 1;
+        }
+        at++;
+    }
+    return 0;
+}
+
+/* Whether orjson writes a value as this content, which is short and has few containers and no text that may be a tag. */
 static int
 is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t few, Py_ssize_t longest)
 {
     const char *text = PyBytes_AsString(content);
     Py_ssize_t size = PyBytes_Size(content);
-    if (size >= longest || memchr(text, '$', (size_t)size) != NULL || count_brackets(text, size, few) >= few) {
+    if (size >= longest || tracekit_may_be_tagged(text, (size_t)size) || count_brackets(text, size, few) >= few) {
         return 0;
     }
     PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, value, NULL);
