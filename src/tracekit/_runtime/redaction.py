@@ -964,10 +964,6 @@ class Redactor:
         """Return a redactor for one stream of chunks."""
         return StreamRedactor(self)
 
-    @property
-    def has_user_patterns(self) -> bool:
-        return bool(self._user)
-
 
 #: Programs with a short option followed by a password, immediately or as the next word.
 _PASSWORD_OPTIONS: Final = {
@@ -1076,7 +1072,7 @@ class StreamRedactor:
         self.run = redactor._run
         #: The end of the text so far, and how much of it is kept.
         self.tail = ""
-        self.user = redactor.has_user_patterns
+        self.user = bool(redactor.patterns)
         self.keep = self.USER_TAIL if self.user else self.TAIL
         self.look = passing()
 

@@ -1024,7 +1024,7 @@ def _record(program: Program, body: Body | None, instructions: Mapping[str, Any]
     assert body is not None
     instrument(user_modules=instructions["user_modules"])
     stdio.capture_output()
-    process.role = role = RecordedProgram(instructions["program"], command=program)
+    process.role = role = RecordedProgram(instructions.get("program"), command=program)
     role.user_modules = tuple(instructions["user_modules"])
     if instructions["spans"]:
         from ..otel import emit_spans

@@ -78,12 +78,11 @@ def record_instructions(
     name: str | None = None,
     user_modules: Sequence[str] = (),
     spans: bool = False,
-    program: str | None = None,
 ) -> dict[str, Any]:
     """Return the instructions with which ``tracekit.cli.launch`` records a module or a script with its arguments.
 
-    ``program`` is the id of this execution, by which its runs are found. Raises ``click.UsageError`` if there is no
-    such script.
+    ``"program"`` may be added: the id of this execution, by which its runs are found. Raises ``click.UsageError`` if
+    there is no such script.
     """
     if module is None and not command:
         raise click.UsageError("name a SCRIPT, or a module with -m")
@@ -105,7 +104,6 @@ def record_instructions(
         "cwd": os.getcwd(),
         "user_modules": list(user_modules),
         "spans": spans,
-        "program": program,
     }
 
 
