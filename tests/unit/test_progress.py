@@ -585,6 +585,23 @@ def test_an_agent_that_does_nothing_but_poll(tmp_path: Path, loop: Loop, then: A
     assert session.report.exact
 
 
+@pytest.mark.parametrize("in_thread_of_loop", [asyncio.to_thread, anyio.to_thread.run_sync])
+def test_recorded_as_a_function_and_replayed_in_a_thread_of_a_loop(tmp_path: Path, in_thread_of_loop: Any) -> None:
+    """An asynchronous test, or a server, may run a synchronous agent in a thread: that call is around the agent, and returns."""
+
+    def agent() -> Any:
+        seen = [in_thread(0, 0.001)]
+        with ThreadPoolExecutor(2) as pool:
+            seen += pool.map(in_thread, range(3), [0.004, 0.001, 0.002])
+        return seen
+
+    with record("agent", store=tmp_path) as run:
+        seen = agent()
+    with replay(run) as session:
+        assert asyncio.run(in_thread_of_loop(agent)) == seen
+    assert session.report.exact
+
+
 # -- deadlines -----------------------------------------------------------------------------------------------------------
 
 

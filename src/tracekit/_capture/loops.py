@@ -765,10 +765,13 @@ class _Arrival:
             return
         turn, call = self._turn, self._call
         hop = call is not None and not (call.lane.captured or call.lane.last)
-        if turn.comes or not (turn.live or hop):
+        around = call is not None and _is_around(call, self._lane, turn)
+        if turn.comes or not (turn.live or hop or around):
             turn.on_fire(self._copy)
         elif self._cut_off is not None and self._cut_off.comes:
             self._cut_off.hold(lambda: self._soon(self._copy_unseen))
+        elif around and not hop:
+            self._copy_unseen()
         elif not hop:
             turn.fired()
             self._copy()
@@ -791,6 +794,13 @@ class _Arrival:
         """Copy without counting what it wakes: such a call may exist or not."""
         with nullcontext() if self._progress is None else self._progress.uncounted():
             self._copy()
+
+
+def _is_around(call: Entered, caller: Lane, turn: Any) -> bool:
+    """Return whether, in a replay, a call in a thread made in lane ``caller`` runs what the recording has in that lane:
+    it is around the program."""
+    state = call.lane.state
+    return state is not None and state is caller.state and not (turn.live or turn.pending)
 
 
 def _cut_off(scope: Scope, call: Entered | None) -> Any:
@@ -857,7 +867,7 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
     finally:
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
-    if turn.comes or (not turn.live and not hop):
+    if turn.comes or not (turn.live or hop or _is_around(call, scope.lane, turn)):
         with sys.modules["anyio"].CancelScope(shield=shielded):
             await turn.wait_async()
     elif turn.live and not hop:

@@ -580,7 +580,7 @@ class RecordedLanes:
             if state is self._line:
                 self._enter_line(lane)
             state.entered = True
-            lane.captured = not self.is_in_another_call(lane)
+            lane.captured = lane not in self._other_calls and not self.is_in_another_call(lane)
             if lane.parent is not None:
                 self.captured[lane] = None
         return state
