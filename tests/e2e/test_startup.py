@@ -218,6 +218,25 @@ def test_what_is_needed_later_is_imported_later(tmp_path: Path) -> None:
     assert others <= {"array", "math"}  # which run no Python code
 
 
+#: Prints every regular expression of tracekit's that is compiled once the names are imported.
+COMPILES = """\
+import re, sys
+from tracekit import record, traced_tool
+compiled = re.compile
+def compiling(*given):
+    if sys._getframe(1).f_globals["__name__"].startswith("tracekit"):
+        print(given[0])
+    return compiled(*given)
+re.compile = compiling
+"""
+
+
+def test_a_first_run_compiles_no_expression(tmp_path: Path) -> None:
+    """A first tool and a first run compile no regular expression: each takes as long as many recorded calls."""
+    done = python("-c", COMPILES + TOOL, fresh=True, env={"PATH": os.environ["PATH"], "TRACEKIT_DIR": str(tmp_path)})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("start", ["a first run", "a tool", "a child process", "tracekit run"])
 def test_what_a_process_imports_that_is_recorded(tmp_path: Path, start: str) -> None:
     """A first ``record()``, a first tool, a child process that joins a run, and a program under ``tracekit run`` import no more than

@@ -731,7 +731,8 @@ _URL: Final = expression(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 def is_url(text: object) -> bool:
     """Return whether a store or run is named by a URL."""
-    return isinstance(text, str) and _URL.match(text) is not None
+    # Most are paths, for which nothing has to be compiled.
+    return isinstance(text, str) and "://" in text and _URL.match(text) is not None
 
 
 def store_named(store: str | os.PathLike[str] | None) -> str:
