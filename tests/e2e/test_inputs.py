@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.place import PACKAGES, TOOL, Place
 from tests.support.plain_writer import chained
-from tracekit import DivergenceError, InexactReplayError, record, replay, traced_tool
+from tracekit import DivergenceError, InexactReplayError, InexactReplayWarning, record, replay, traced_tool
 
 BEGIN = """
 import os, subprocess, sys
@@ -992,3 +992,76 @@ def test_a_recorded_variable_that_is_no_text_is_shown_as_it_is(
     with pytest.raises(InexactReplayError) as caught, replay(tmp_path / "other.jsonl"):
         look(os.environ.get("REGION") and "north")
     assert f"REGION was {value!r} in the recording and is 'north' here" in str(caught.value)
+
+
+GOES = """
+import contextlib, subprocess
+
+@traced_tool(side_effect="reversible")
+def make(directory):
+    print("it ran", file=sys.stderr)
+    os.mkdir(directory)
+    os.chdir(directory)
+    with open("made", "w") as file:
+        file.write("in " + directory)
+
+@traced_tool(side_effect="read_only")
+def go(directory, error=None):
+    with contextlib.chdir("/"):
+        os.listdir(".")
+    os.chdir(directory)
+    if error:
+        raise ValueError(error)
+
+@traced_tool(side_effect="read_only")
+def back():
+    go("..")
+
+def here():
+    return os.path.basename(os.getcwd()), sorted(os.listdir("."))
+
+make("new")
+print(here(), open("made").read(), subprocess.check_output(["cat", "made"]))
+back()
+print(here())
+with open("top", "w") as file:
+    file.write("top")
+try:
+    go("new", "wrong")
+except ValueError as error:
+    print(error, here())
+go("/usr")
+print(os.getcwd())
+"""
+
+
+def test_the_directory_to_which_a_tool_has_gone(place: Place) -> None:
+    """The program goes on there in a replay: in one that the tool has made, above, after an error, outside the working directory."""
+    place.program(BEGIN + "import sys\n" + GOES)
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, "it ran" in done.stderr) == (0, True), done.stderr
+    assert "('new', ['made']) in new b'in new'" in done.stdout
+    (place.directory / "new" / "made").unlink()
+    (place.directory / "new").rmdir()
+    again = place.cli("replay", "last")
+    assert (again.returncode, again.stdout, "it ran" in again.stderr) == (0, done.stdout, False), again.stderr
+    assert not (place.directory / "new").exists()
+
+
+def test_a_directory_to_which_a_replay_can_not_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the directory is missing, the replay says so and is inexact."""
+
+    @traced_tool(side_effect="read_only")
+    def go(directory: str) -> None:
+        os.chdir(directory)
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with record("r", store=tmp_path / "store") as run:
+        go("there")
+    os.chdir(tmp_path)
+    (tmp_path / "there").rmdir()
+    block = replay(run.id, store=tmp_path / "store", on_divergence="warn")
+    with pytest.warns(InexactReplayWarning, match="1 directory that is missing here"), block as session:
+        go("there")
+    assert [one.code for one in session.report.verdict.reasons] == ["directory"]

@@ -21,14 +21,14 @@ from functools import lru_cache, partial, wraps
 from itertools import repeat
 from sys import _getframe
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
 from .._lazy import expression
 from .._native import decoded, sha256_hex
 from .._runtime.boundary import crossings_of
 from .._runtime.callsite import warn
-from .._runtime.inputs import OwnFiles
+from .._runtime.inputs import LeftStates, OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
 from .guard import Attempt, allow, cross, read_from, temporary_directories
@@ -36,7 +36,19 @@ from .in_place import CodeExchange
 from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
 
-__all__ = ["GivenAway", "about_to_start", "activate", "brought_back", "bytes_of", "deactivate", "look_around"]
+if TYPE_CHECKING:
+    from .._runtime.replayer import Replay
+
+__all__ = [
+    "GivenAway",
+    "about_to_start",
+    "activate",
+    "brought_back",
+    "bytes_of",
+    "deactivate",
+    "follow_directory",
+    "look_around",
+]
 
 #: Variables that say where a process runs, not what it does: they may differ in a replay.
 _LOCAL_VARIABLES: Final = frozenset({
@@ -287,6 +299,8 @@ class _Files:
         self.changed: Final[dict[int, dict[str, None]]] = {}
         #: Directories in which processes have run, as last scanned; ``None`` if one is too large.
         self.trees: Final[dict[str, _Tree | None]] = {}
+        #: Where open steps that have changed the current directory had begun.
+        self.gone: Final[dict[int, str]] = {}
         #: Open steps in which a process was started, and the directory that is scanned when they end.
         self.watched: Final[set[tuple[int, str]]] = set()
         self.lock: Final = threading.RLock()
@@ -1145,6 +1159,54 @@ def _directory(original: Any) -> Any:
     return getcwd
 
 
+#: The name under which it is recorded in which directory a step has left the program.
+_CURRENT: Final = "os.chdir"
+
+
+def _changing_directory(original: Any) -> Any:
+    """Wrap ``os.chdir`` and ``os.fchdir``: a replay runs no body of a step, so it goes where a step has gone."""
+
+    @wraps(original)
+    def change(*args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        if scope is not None and scope.live and scope.session.recording:
+            _about_to_go(scope)
+        return original(*args, **kwargs)
+
+    return change
+
+
+def _about_to_go(scope: Scope) -> None:
+    with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+        files, step = scope.session.state.extras.of(_Files), scope.live
+        if step in files.gone:
+            return
+        files.gone[step] = _getcwd()
+
+        def look(inside: Scope) -> None:
+            now = _getcwd()
+            if files.gone.pop(step, now) != now:
+                name = files.named(os.path.realpath(now))[0]
+                inside.session.input_read(inside, "state", _CURRENT, name, own=False)
+
+        _before_outcome(scope, step, look)
+
+
+def follow_directory(session: Replay) -> None:
+    """Let a replay go where the recorded steps have left the program."""
+
+    def go(name: Any) -> None:
+        directory = os.path.join(session.state.extras.of(_Files).directory, name)
+        try:
+            with _no_part_of_the_run():
+                os.chdir(directory)
+        except OSError as error:
+            text = f"a step went to the directory {name}, to which a replay can't go here: {error.strerror}"
+            session.report.inexact("directory", text)
+
+    session.state.extras.of(LeftStates).setters[_CURRENT] = go
+
+
 # -- standard input ----------------------------------------------------------------------------------------------------
 #
 # ``input()``, ``getpass()`` and reads of ``sys.stdin``, of its buffer and of its descriptor are steps of a run.
@@ -1387,6 +1449,7 @@ def _always() -> list[ReversiblePatch]:
         *(LatePatch(module, "open", _opening) for module in (builtins, io, _io)),
         LatePatch(os, "open", _opening_by_number),
         LatePatch(os, "getcwd", _directory),
+        *(LatePatch(os, name, _changing_directory) for name in ("chdir", "fchdir") if hasattr(os, name)),
         LatePatch(builtins, "input", _prompting),
         LatePatch(sys, "stdin", _standard_input),
         LatePatch(os, "read", _reading_by_number),

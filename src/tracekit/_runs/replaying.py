@@ -255,6 +255,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         register(self._seen, self._run)
         taken.callback(unregister, self._seen)
         randomness.align_numpy(session)
+        inputs.follow_directory(session)
 
     def _import(self, session: Replay, options: dict[str, Any], taken: ExitStack) -> None:
         """Let an imported run answer what it can; everything else is live."""

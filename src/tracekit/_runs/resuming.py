@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from .. import _reality
-from .._capture import callers, randomness, world, zones
+from .._capture import callers, inputs, randomness, world, zones
 from .._capture import guard as guards
 from .._journal.entry import meta_of
 from .._journal.reader import Trace, TraceReading, Verdict
@@ -230,6 +230,7 @@ class ResumeBlock(RecordBlock):
         session.state.root = self._scope_in(under_policies(session), first.get("agent_id"), session.state.spending)
         taken.callback(self._scope_out)
         randomness.align_numpy(log)
+        inputs.follow_directory(log)
         session.look()
 
     def _drift(self, log: Followed, first: Mapping[str, Any]) -> list[Any]:

@@ -83,6 +83,11 @@ class LeftStates:
 _LEFT: Final = frozenset(("left", "state"))
 
 
+def _after_files(left: tuple[str, str, int]) -> bool:
+    """Sort the states that a step left behind: the current directory may be one that it made."""
+    return left[0] == "state"
+
+
 class RecordedInputs:
     """What one run has read so far. ``write`` appends an ``input`` entry; ``unwritten`` is called if that fails."""
 
@@ -223,7 +228,7 @@ class ReplayedInputs:
             for (kind, name), seqs in self._recorded.items():
                 for seq in seqs if kind in _LEFT else ():
                     self._left.setdefault(self._index.answered_within(seq, self._trace), []).append((kind, name, seq))
-        for kind, name, seq in self._left.get(step, ()):
+        for kind, name, seq in sorted(self._left.get(step, ()), key=_after_files):
             if kind == "state":
                 if name in self._states.setters:
                     self._states.setters[name](self._value(seq)[0])

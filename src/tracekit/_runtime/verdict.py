@@ -73,6 +73,7 @@ _WORDS: Final = {
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
     "input": ("input that is different here", "inputs that are different here"),
+    "directory": ("directory that is missing here", "directories that are missing here"),
     "other_entries": ("directory with other entries", "directories with other entries"),
     "changed_file": ("file as it was before", "files as they were before"),
     "not_kept": ("file that is different here", "files that are different here"),
