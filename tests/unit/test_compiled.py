@@ -521,6 +521,13 @@ def test_elements_refuses(items: list[Any]) -> None:
             compiled.elements(*wrong)
 
 
+SURVEYED = st.recursive(
+    st.one_of(TEXTS, NUMBERS, st.none(), st.builds(Text, st.text())),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(["", "$ref", "at", "\u00e9"]), inner, max_size=3)
+    ),
+    max_leaves=15,
+)
 SMALL = st.one_of(st.text(max_size=5), st.sampled_from(["$t", "a$", '"$5"', "$"]))
 
 
@@ -533,18 +540,34 @@ SMALL = st.one_of(st.text(max_size=5), st.sampled_from(["$t", "a$", '"$5"', "$"]
     way=st.sampled_from(
         [orjson.dumps, lambda value: json.dumps(value).encode(), lambda value: orjson.dumps(value)[:-1]]
     ),
-    few=st.sampled_from([2, 40]),
+    levels=st.sampled_from([0, 1, 2, 40]),
     longest=st.sampled_from([10, 1 << 20]),
 )
-def test_read_json(value: Any, way: Any, few: int, longest: int) -> None:
+def test_read_json(value: Any, way: Any, levels: int, longest: int) -> None:
     """A body is parsed, and is the log's own way to write its value if it is the way in which orjson does."""
     content, otherwise = way(value), object()
-    found, data = compiled.read_json(content, otherwise, few, longest)
-    assert (found, data) == pure.read_json(content, otherwise, few, longest)
+    found, data = compiled.read_json(content, otherwise, levels, longest)
+    assert (found, data) == pure.read_json(content, otherwise, levels, longest)
     if data is not None:
         assert data is content
         assert orjson.dumps(found) == content
         assert dumps_in_order(to_json(found)) == content
+
+
+@given(value=SURVEYED, levels=st.integers(0, 4))
+def test_shallow(value: Any, levels: int) -> None:
+    """How deep the containers of a value are nested, whatever brackets its texts have."""
+
+    def depth(node: Any) -> int:
+        inside = node.values() if type(node) is dict else node if type(node) is list else None
+        return 0 if inside is None else 1 + max(map(depth, inside), default=0)
+
+    for form in (compiled, pure):
+        assert form.shallow(value, levels) is (depth(value) <= levels)
+        assert form.shallow("[[[[[", levels)
+    for wrong in ((value,), (value, "1")):
+        with pytest.raises(TypeError):
+            compiled.shallow(*wrong)
 
 
 def test_a_dollar_within_a_text_is_no_tag() -> None:
@@ -601,15 +624,6 @@ def test_copied_refuses() -> None:
     for wrong in (([], 0, 1), ([], "0", 1, None), ([], 0, "1", None)):
         with pytest.raises(TypeError):
             compiled.copied(*wrong)
-
-
-SURVEYED = st.recursive(
-    st.one_of(TEXTS, NUMBERS, st.none(), st.builds(Text, st.text())),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.sampled_from(["", "$ref", "at", "\u00e9"]), inner, max_size=3)
-    ),
-    max_leaves=15,
-)
 
 
 @given(items=st.lists(SURVEYED, min_size=1, max_size=3), depth=st.integers(0, 3))

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from .._native import FORM, brackets, collected, picked, read_json, spaced
+from .._native import FORM, collected, picked, read_json, shallow, spaced
 from .._reality import monotonic_ns
 from .._runtime.bodies import Bodies, Continuation
 from .._runtime.process import process
@@ -116,59 +116,27 @@ def parsed(content: bytes) -> Any:
 
 def _parsed(content: bytes) -> tuple[Any, bytes | None]:
     """Like ``parsed``, and also return ``content`` if that is certain to be the JSON of the value as logged."""
-    return read_json(content, NOT_JSON, _MAX_COUNTED_SINGLY, _MAX_UNCHECKED)
+    return read_json(content, NOT_JSON, _LEVELS, _MAX_UNCHECKED)
 
 
 #: A longer body is checked value by value.
 _MAX_UNCHECKED: Final = 1 << 20
-#: Up to this many containers are found one by one; beyond that, all are counted if the body is this short.
-_MAX_COUNTED_SINGLY: Final = 40
-_SHORT: Final = 2048
+#: A body with deeper nesting is kept as text: as a value it might not be serialisable.
+_LEVELS: Final = 150
 
 
-def _is_plain(data: bytes, value: Any, containers: int) -> bool:
-    """Return whether ``data``, which orjson wrote from ``value``, is also how the log writes that value.
+def _is_plain(data: bytes, value: Any) -> bool:
+    """Return whether ``data``, which orjson wrote from ``value``, is also how the log writes that value, which is shallow.
 
-    It is, if no key can be taken for a tag (it begins with a dollar sign) and the value is not nested too deep.
+    It is, if no key can be taken for a tag (it begins with a dollar sign).
     """
-    return (b'"$' not in data and len(data) < _MAX_UNCHECKED and containers <= _LEVELS) or to_json(value) is value
+    return (b'"$' not in data and len(data) < _MAX_UNCHECKED) or to_json(value) is value
 
 
 def _is_plain_part(data: bytes, value: Any) -> bool:
     """Like ``_is_plain``, for a part of a body: the body with fewer elements in a list, or those elements."""
-    containers = _containers(data, value)
     whole = [value] if type(value) is list else value
-    return (containers <= _LEVELS or _flat(whole)) and _is_plain(data, whole, containers)
-
-
-def _containers(content: bytes, value: Any) -> int:
-    """Return an upper bound for the number of containers in encoded JSON, or in its ``value``.
-
-    ``find`` jumps from one to the next, ``count`` looks at each byte: 0.8 and 7 microseconds for a message of 10 KB. A
-    text full of brackets (code, JSON in a text) is a single value.
-    """
-    if len(content) <= 2 * _LEVELS:  # each has two brackets
-        return len(content) // 2
-    found = brackets(content, _MAX_COUNTED_SINGLY)
-    if found < _MAX_COUNTED_SINGLY:
-        return found
-    if len(content) < _SHORT:
-        return content.count(b"{") + content.count(b"[")
-    found, level = 0, _below([[value]])
-    while level and found <= _LEVELS:
-        found += len(level)
-        level = _below(level)
-    return content.count(b"{") + content.count(b"[") if level else found
-
-
-def _below(level: list[Any]) -> list[Any]:
-    """Return the objects and arrays in these."""
-    return [
-        item
-        for node in level
-        for item in (node.values() if type(node) is dict else node)
-        if type(item) is dict or type(item) is list
-    ]
+    return shallow(whole, _LEVELS) and _is_plain(data, whole)
 
 
 def encode(
@@ -181,31 +149,17 @@ def encode(
     """
     if data is not None:
         return value, "json", data
-    containers = 0 if value is NOT_JSON else _containers(content, value)
-    if value is not NOT_JSON and (containers <= _LEVELS or _flat(value)):
+    if value is not NOT_JSON and shallow(value, _LEVELS):
         data = orjson.dumps(value)
         format = "json" if data == content else _format(content, value, data)
         if format is not None:
-            return value, format, data if _is_plain(data, value, containers) else None
+            return value, format, data if _is_plain(data, value) else None
     if text:
         try:
             return content.decode(), "text", None
         except UnicodeDecodeError:
             pass
     return content, "bytes", None
-
-
-#: A body with deeper nesting is kept as text: as a value it might not be serialisable.
-_LEVELS: Final = 150
-
-
-def _flat(value: Any) -> bool:
-    level = [value]
-    for _ in range(_LEVELS):
-        level = _below(level)
-        if not level:
-            return True
-    return False
 
 
 def _format(content: bytes, value: Any, data: bytes) -> str | None:

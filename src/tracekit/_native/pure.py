@@ -43,7 +43,6 @@ __all__ = [
     "Chain",
     "Pieces",
     "as_it_is",
-    "brackets",
     "collected",
     "columns",
     "copied",
@@ -65,6 +64,7 @@ __all__ = [
     "read_json",
     "repeated",
     "sha256_hex",
+    "shallow",
     "spaced",
     "survey",
     "unknown",
@@ -708,23 +708,27 @@ def as_it_is(
     return unknown(tree, way, tuple(others), {}, young, old)  # type: ignore[arg-type]
 
 
-def brackets(data: bytes, most: int) -> int:
-    """Return how many brackets and braces are opened in encoded JSON, at most ``most``."""
-    found = 0
-    for bracket in b"{[":
-        at = data.find(bracket)
-        while at >= 0 and found < most:
-            found += 1
-            at = data.find(bracket, at + 1)
-    return found
+def shallow(value: Any, levels: int) -> bool:
+    """Return whether the dictionaries and lists of decoded JSON are nested at most ``levels`` deep."""
+    level: list[Any] = [[value]]
+    for _ in range(levels + 1):
+        level = [
+            item
+            for node in level
+            for item in (node.values() if type(node) is dict else node)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return True
+    return False
 
 
-def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[Any, bytes | None]:
+def read_json(content: bytes, otherwise: Any, levels: int, longest: int) -> tuple[Any, bytes | None]:
     """Return the value of encoded JSON, ``otherwise`` if ``content`` is something else; and ``content`` itself if the log
     writes that value as exactly these bytes, else ``None``.
 
-    A ``None`` may be wrong: the whole value decides if the content has ``longest`` bytes, ``few`` containers, or a text
-    that begins with a dollar sign, as a key does that looks like a tag.
+    A ``None`` may be wrong: the whole value decides if the content has ``longest`` bytes, more than ``levels`` levels, or
+    a text that begins with a dollar sign, as a key does that looks like a tag.
     """
     if not content or content[:1] not in b'{["':
         return otherwise, None
@@ -732,7 +736,7 @@ def read_json(content: bytes, otherwise: Any, few: int, longest: int) -> tuple[A
         value = _orjson_loads(content)
     except ValueError:
         return otherwise, None
-    if len(content) >= longest or b'"$' in content or brackets(content, few) >= few or _orjson_dumps(value) != content:
+    if len(content) >= longest or b'"$' in content or not shallow(value, levels) or _orjson_dumps(value) != content:
         return value, None
     return value, content
 

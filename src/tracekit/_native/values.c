@@ -574,35 +574,41 @@ parts(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : tracekit_parts(args[0], least, element);
 }
 
-/* How many brackets and braces are opened in `size` bytes of JSON, `most` at most. */
-static Py_ssize_t
-count_brackets(const char *begin, Py_ssize_t size, Py_ssize_t most)
+/* Whether containers are nested at most `left` deep. No code of Python runs meanwhile. */
+static int
+is_shallow(PyObject *value, Py_ssize_t left)
 {
-    Py_ssize_t found = 0;
-    for (const char *bracket = "{["; *bracket; bracket++) {
-        const char *at = begin, *end = begin + size;
-        while (found < most && (at = memchr(at, *bracket, (size_t)(end - at))) != NULL) {
-            found++;
-            at++;
+    PyObject *key, *item;
+    Py_ssize_t position = 0;
+    int right = 1;
+    if (PyDict_CheckExact(value)) {
+        right = left > 0;
+        while (right && PyDict_Next(value, &position, &key, &item)) {
+            right = is_shallow(item, left - 1);
+        }
+    } else if (PyList_CheckExact(value)) {
+        right = left > 0;
+        for (; right && position < PyList_Size(value); position++) {
+            right = is_shallow(PyList_GetItem(value, position), left - 1);
         }
     }
-    return found;
+    return right;
 }
 
-PyDoc_STRVAR(brackets_doc, "brackets(data, most, /)\n--\n\nSee pure.brackets.");
+PyDoc_STRVAR(shallow_doc, "shallow(value, levels, /)\n--\n\nSee pure.shallow.");
 
 static PyObject *
-brackets(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+shallow(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 2 || !PyBytes_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "brackets() takes bytes and a number");
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "shallow() takes a value and a number");
         return NULL;
     }
-    Py_ssize_t most = PyLong_AsSsize_t(args[1]);
-    if (most == -1 && PyErr_Occurred()) {
+    Py_ssize_t levels = PyLong_AsSsize_t(args[1]);
+    if (levels == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    return PyLong_FromSsize_t(count_brackets(PyBytes_AsString(args[0]), PyBytes_Size(args[0]), most));
+    return PyBool_FromLong(is_shallow(args[0], levels));
 }
 
 int
@@ -618,13 +624,13 @@ tracekit_may_be_tagged(const char *json, size_t size)
     return 0;
 }
 
-/* Whether orjson writes a value as this content, which is short and has few containers and no text that may be a tag. */
+/* Whether orjson writes a value as this content, which is short and has few levels and no text that may be a tag. */
 static int
-is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t few, Py_ssize_t longest)
+is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t levels, Py_ssize_t longest)
 {
     const char *text = PyBytes_AsString(content);
     Py_ssize_t size = PyBytes_Size(content);
-    if (size >= longest || tracekit_may_be_tagged(text, (size_t)size) || count_brackets(text, size, few) >= few) {
+    if (size >= longest || tracekit_may_be_tagged(text, (size_t)size) || !is_shallow(value, levels)) {
         return 0;
     }
     PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, value, NULL);
@@ -633,7 +639,7 @@ is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t f
     return same;
 }
 
-PyDoc_STRVAR(read_json_doc, "read_json(content, otherwise, few, longest, /)\n--\n\nSee pure.read_json.");
+PyDoc_STRVAR(read_json_doc, "read_json(content, otherwise, levels, longest, /)\n--\n\nSee pure.read_json.");
 
 static PyObject *
 read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -644,7 +650,7 @@ read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
     }
     NativeState *state = PyModule_GetState(module);
     PyObject *content = args[0], *value = NULL;
-    Py_ssize_t few = PyLong_AsSsize_t(args[2]), longest = PyLong_AsSsize_t(args[3]);
+    Py_ssize_t levels = PyLong_AsSsize_t(args[2]), longest = PyLong_AsSsize_t(args[3]);
     if (PyErr_Occurred()) {
         return NULL;
     }
@@ -656,7 +662,7 @@ read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         PyErr_Clear();
     }
-    int same = value == NULL ? 0 : is_its_json(state, content, value, few, longest);
+    int same = value == NULL ? 0 : is_its_json(state, content, value, levels, longest);
     PyObject *result = same < 0 ? NULL : PyTuple_Pack(2, value == NULL ? args[1] : value, same ? content : Py_None);
     Py_XDECREF(value);
     return result;
@@ -1005,7 +1011,6 @@ spaced(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 }
 
 static PyMethodDef functions[] = {
-    {"brackets", (PyCFunction)(void (*)(void))brackets, METH_FASTCALL, brackets_doc},
     {"noted", (PyCFunction)(void (*)(void))noted, METH_FASTCALL, noted_doc},
     {"parts", (PyCFunction)(void (*)(void))parts, METH_FASTCALL, parts_doc},
     {"collected", (PyCFunction)(void (*)(void))collected, METH_FASTCALL, collected_doc},
@@ -1016,6 +1021,7 @@ static PyMethodDef functions[] = {
     {"copied", (PyCFunction)(void (*)(void))copied, METH_FASTCALL, copied_doc},
     {"repeated", repeated, METH_O, repeated_doc},
     {"survey", (PyCFunction)(void (*)(void))survey, METH_FASTCALL, survey_doc},
+    {"shallow", (PyCFunction)(void (*)(void))shallow, METH_FASTCALL, shallow_doc},
     {"spaced", (PyCFunction)(void (*)(void))spaced, METH_FASTCALL, spaced_doc},
     {NULL, NULL, 0, NULL},
 };
