@@ -710,19 +710,20 @@ def test_as_it_is(tree: dict[str, Any], more: dict[str, Any], sizes: Any, least:
         for young in ({}, {} if not every else {every[0][0]: 1}):
             found = []
             for form in (compiled, pure):
-                added = dict(young)
-                found.append(
-                    (form.as_it_is(data, tree, lambda data: secret in data, ("input",), sizes, least, added, {}), added)
+                added, kept = dict(young), dict[int, Any]()
+                texts = form.as_it_is(
+                    data, tree, lambda data: secret in data, ("input",), sizes, least, kept, added, {}
                 )
+                found.append((texts, added, kept))
             assert found[0] == found[1]
             if (
                 secret in data
                 or b'"$' in data
                 or (sizes[4] and len(data) >= least and len(more.get("t", ())) == 4 and [1] not in [*more["t"]])
             ):
-                assert found[0] == (None, young)
+                assert found[0] == (None, young, {})
             elif len(data) < least:
-                assert found[0] == ([], young)
+                assert found[0] == ([], young, {})
             else:
                 assert found[0][0] == (None if young and sizes[1] else every)
 
@@ -735,15 +736,15 @@ def test_as_it_is_refuses() -> None:
         raise LookupError
 
     for form in (compiled, pure):
-        assert form.as_it_is(b"[]", [], lambda _: False, (), sizes, 0, {}, {}) is None
+        assert form.as_it_is(b"[]", [], lambda _: False, (), sizes, 0, {}, {}, {}) is None
         with pytest.raises(LookupError):
-            form.as_it_is(b"{}", {}, breaks, (), sizes, 0, {}, {})
+            form.as_it_is(b"{}", {}, breaks, (), sizes, 0, {}, {}, {})
         with pytest.raises((TypeError, UnicodeEncodeError)):
-            form.as_it_is(b"{}", {"a": "\ud800" * 9}, lambda _: False, (), sizes, 0, {}, {})
+            form.as_it_is(b"{}", {"a": "\ud800" * 9}, lambda _: False, (), sizes, 0, {}, {}, {})
     for wrong in (
-        ("{}", {}, len, (), sizes, 0, {}, {}), (b"{}", {}, len, [], sizes, 0, {}, {}), (b"{}", {}, len, (), (1, 2), 0, {}, {}),
-        (b"{}", {}, len, (), sizes, "0", {}, {}), (b"{}", {}, len, (), sizes, 0, None, {}), (b"{}", {}, len, (), sizes, 0, {}, None),
-        (b"{}", {}, len, (), sizes, 0, {}),
+        ("{}", {}, len, (), sizes, 0, {}, {}, {}), (b"{}", {}, len, [], sizes, 0, {}, {}, {}), (b"{}", {}, len, (), (1, 2), 0, {}, {}, {}),
+        (b"{}", {}, len, (), sizes, "0", {}, {}, {}), (b"{}", {}, len, (), sizes, 0, None, {}, {}),
+        (b"{}", {}, len, (), sizes, 0, {}, None, {}), (b"{}", {}, len, (), sizes, 0, {}, {}, None), (b"{}", {}, len, (), sizes, 0, {}, {}),
     ):  # fmt: skip
         with pytest.raises(TypeError):
             compiled.as_it_is(*wrong)

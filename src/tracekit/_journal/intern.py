@@ -111,14 +111,21 @@ class Interner:
         self._old: dict[bytes, Any] = {}
 
     def at_once(
-        self, tree: Any, data: bytes, look: Callable[[bytes], bool], lists: bool, places: Places, at: str
+        self,
+        tree: Any,
+        data: bytes,
+        look: Callable[[bytes], bool],
+        lists: bool,
+        places: Places,
+        at: str,
+        digests: dict[int, Any],
     ) -> Any:
         """Return what ``intern`` returns, if ``look`` finds no secret in the tree's JSON, ``data``, and lists share
-        nothing. Most trees are so: all of it in one call. ``None``: that has to be examined."""
+        nothing. Most trees are so: all of it in one call. ``None``: that has to be examined, with these ``digests``."""
         if len(self._young) >= _REMEMBERED:
             self._make_room()
         sizes, least = (_SIZES, WORTH_A_LIST) if lists else (_SIZES_OF_TEXTS, WORTH_A_LOOK)
-        texts = as_it_is(data, tree, look, (at,), sizes, least, self._young, self._old)
+        texts = as_it_is(data, tree, look, (at,), sizes, least, digests, self._young, self._old)
         return None if texts is None else self._placed(tree, texts, lists, places)
 
     def _placed(self, tree: Any, texts: Places, lists: bool, places: Places) -> Any:
@@ -143,23 +150,25 @@ class Interner:
         places: Places | None = None,
         at: str = "input",
         known: Iterable[KnownList] = (),
+        digests: dict[int, Any] | None = None,
     ) -> Any:
         """Return ``tree`` with its large parts replaced by references; ``tree`` itself, unmodified, if it has none.
 
         ``places`` is filled with the strings that can be referred to in the entry that will hold the tree under its key
-        ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``.
+        ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``, and ``digests`` what
+        ``at_once`` has found in it, which then shares something.
         """
         if type(tree) is not dict:
             return self._node(tree, _Pass(lists, places, known), (at,))
         rest = tree
-        digests: dict[int, Any] = {}
+        digests = {} if digests is None else digests
         if lists:
             for key, child in tree.items():
                 if type(child) in _NESTED and len(child) >= _ITEMS:
                     new = self._again(child)
                     if new is not child:
                         rest = {**rest, key: new}
-        if not known and places is not None:  # the same of most trees that have to be examined
+        if not (known or digests) and places is not None:  # the same of most trees that have to be examined
             if len(self._young) >= _REMEMBERED:
                 self._make_room()
             sizes = _SIZES[:-1] if lists else _SIZES_OF_TEXTS[:-1]

@@ -424,19 +424,19 @@ is_table(PyObject *value, Py_ssize_t least)
     return found;
 }
 
-PyDoc_STRVAR(as_it_is_doc, "as_it_is(data, tree, look, way, sizes, least, young, old, /)\n--\n\nSee pure.as_it_is.");
+PyDoc_STRVAR(as_it_is_doc, "as_it_is(data, tree, look, way, sizes, least, digests, young, old, /)\n--\n\nSee pure.as_it_is.");
 
 static PyObject *
 as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 8 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3]) || !PyTuple_CheckExact(args[4])
-        || !PyDict_CheckExact(args[6]) || !PyDict_CheckExact(args[7])) {
-        PyErr_SetString(PyExc_TypeError, "as_it_is() takes bytes, a tree, a function, two tuples, a number and two dictionaries");
+    if (count != 9 || !PyBytes_CheckExact(args[0]) || !PyTuple_CheckExact(args[3]) || !PyTuple_CheckExact(args[4])
+        || !PyDict_CheckExact(args[6]) || !PyDict_CheckExact(args[7]) || !PyDict_CheckExact(args[8])) {
+        PyErr_SetString(PyExc_TypeError, "as_it_is() takes bytes, a tree, a function, two tuples, a number and three dictionaries");
         return NULL;
     }
     PyObject *data = args[0], *tree = args[1], *key, *item;
     Py_ssize_t least = PyLong_AsSsize_t(args[5]), size = PyBytes_Size(data), tables, position = 0;
-    KnownBy known = {0};
+    KnownBy known = {.digests = args[6]};
     if (PyErr_Occurred()
         || !PyArg_ParseTuple(args[4], "nnnnn:as_it_is", &known.text, &known.element, &known.list, &known.most, &tables)) {
         return NULL;
@@ -459,12 +459,7 @@ as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (size < least) {
         return PyList_New(0);
     }
-    if ((known.digests = PyDict_New()) == NULL) {
-        return NULL;
-    }
-    PyObject *result = unknown_texts(PyModule_GetState(module), &known, tree, args[3], args[6], args[7]);
-    Py_DECREF(known.digests);
-    return result;
+    return unknown_texts(PyModule_GetState(module), &known, tree, args[3], args[7], args[8]);
 }
 
 /* The parts of an entry, but for its hash. Nothing in it is owned. */

@@ -689,6 +689,7 @@ def as_it_is(
     way: tuple[int | str, ...],
     sizes: tuple[int, int, int, int, int],
     least: int,
+    digests: dict[int, Any],
     young: dict[bytes, Any],
     old: dict[bytes, Any],
 ) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
@@ -697,6 +698,7 @@ def as_it_is(
 
     ``look`` finds secrets, except in base64 (which has a key that begins with a dollar sign). A tree of less than ``least``
     bytes is not looked into. The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).
+    ``digests`` is as in ``unknown``; it stays empty if it is for another reason that the tree has to be examined.
     """
     if type(tree) is not dict or b'"$' in data or look(data):
         return None
@@ -705,7 +707,7 @@ def as_it_is(
     *others, tables = sizes
     if tables and any(is_table(item, tables) for item in tree.values()):
         return None
-    return unknown(tree, way, tuple(others), {}, young, old)  # type: ignore[arg-type]
+    return unknown(tree, way, tuple(others), digests, young, old)  # type: ignore[arg-type]
 
 
 def shallow(value: Any, levels: int) -> bool:

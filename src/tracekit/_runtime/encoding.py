@@ -193,8 +193,9 @@ class Encoder:
         by name. ``data`` is the JSON of a ``value`` that nobody else holds, if available. ``own`` are additional
         patterns of secrets.
         """
+        digests: dict[int, Any] = {}
         if data is not None and places is not None and own is None and len(data) <= _CERTAIN:
-            interned = self._interner.at_once(value, data, self.redactor.look, lists, places, at)
+            interned = self._interner.at_once(value, data, self.redactor.look, lists, places, at, digests)
             if interned is value:
                 return Encoded(data, value)
             if interned is not None:
@@ -220,7 +221,7 @@ class Encoder:
                 made.data = dumps_in_order(made.tree)
         if large:
             tree = made.tree
-            interned = self._interner.intern(tree, lists, places, at)
+            interned = self._interner.intern(tree, lists, places, at, digests=digests)
             if interned is not tree:
                 made.data = dumps_in_order(interned)
                 made.whole = False
