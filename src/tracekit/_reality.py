@@ -101,6 +101,8 @@ def gate() -> LockType:
     return made
 
 
+#: How long the start of a thread is waited for, in seconds.
+_BEGINS_S: Final = 1.0
 #: Those by which the system says that this thread itself has failed.
 _OWN_FAULTS: Final = frozenset(
     getattr(_signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(_signal, name)
@@ -142,7 +144,8 @@ class OwnThread:
         except BaseException:
             self._ended.release()
             raise
-        acquire(ready)  # from now on the program may send itself signals
+        # From now on the program may send itself signals. At the end of the interpreter no new thread runs any more.
+        acquire(ready, timeout=_BEGINS_S)
 
     def _run(self, ready: LockType) -> None:
         leave_signals()
