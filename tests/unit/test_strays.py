@@ -5,8 +5,10 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextvars
+import random
 import threading
 from collections.abc import Iterator
+from contextvars import Context
 
 import pytest
 
@@ -66,6 +68,37 @@ def test_a_block_that_is_left_in_another_context_warns_of_what_it_missed() -> No
     with pytest.warns(RuntimeWarning, match="'charge' was called outside every run .* left in another context"):
         contextvars.copy_context().run(next, going, None)
     assert any("left in another context" in sentence for sentence in run.warnings)
+
+
+def test_what_runs_in_an_empty_context_belongs_to_the_run() -> None:
+    """Libraries keep the values of one call from another by a context without any, as Guardrails does: what runs in one that was made
+    within the run is recorded and replayed like everything else, and such a context is a context like any other."""
+
+    async def later() -> str:
+        return charge("task")
+
+    async def tasks() -> str:
+        return await asyncio.get_running_loop().create_task(later(), context=contextvars.Context())
+
+    def program() -> tuple[object, ...]:
+        context = contextvars.Context()
+        assert isinstance(context, contextvars.Context)
+        assert isinstance(contextvars.copy_context(), contextvars.Context)
+        assert type(context) is Context
+        assert contextvars.Context == Context
+        with pytest.raises(TypeError):
+            contextvars.Context("surplus")
+        return context.run(charge, "below"), contextvars.Context.run(context, random.random), asyncio.run(tasks())
+
+    with record() as run:
+        recorded = program()
+    assert (done, run.warnings) == (["below", "task"], [])
+    assert contextvars.Context is Context
+    done.clear()
+    with replay(run) as again:
+        assert program() == recorded
+    assert done == []
+    assert again.report.exact
 
 
 def test_nothing_strays_into_the_live_world_in_a_replay() -> None:

@@ -18,6 +18,7 @@ from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
 from .._sources import in_packages
 from . import clock, commands, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
+from .contexts import contexts
 from .leftovers import collecting
 from .patch import LatePatch, ReversiblePatch, Switch, loaded
 
@@ -104,6 +105,7 @@ _PARTS: Final[tuple[Any, ...]] = (
     clock,  # readings of clocks
     randomness,  # random numbers and ids
     threads,  # threads that start, and calls that pools run
+    contexts,  # empty contexts that code runs in
     processes,  # child processes that start and end
     subprocesses,  # the same, by subprocess and multiprocessing
     timers,  # sleeps, deadlines, and what threads wait for
