@@ -585,20 +585,57 @@ def test_an_agent_that_does_nothing_but_poll(tmp_path: Path, loop: Loop, then: A
     assert session.report.exact
 
 
-@pytest.mark.parametrize("in_thread_of_loop", [asyncio.to_thread, anyio.to_thread.run_sync])
-def test_recorded_as_a_function_and_replayed_in_a_thread_of_a_loop(tmp_path: Path, in_thread_of_loop: Any) -> None:
-    """An asynchronous test, or a server, may run a synchronous agent in a thread: that call is around the agent, and returns."""
+def as_function(agent: Callable[[], Any]) -> Any:
+    return agent()
+
+
+def by_asyncio(agent: Callable[[], Any]) -> Any:
+    return asyncio.run(asyncio.to_thread(agent))
+
+
+def by_anyio_in_a_thread(agent: Callable[[], Any]) -> Any:
+    return anyio.run(anyio.to_thread.run_sync, agent)
+
+
+def by_a_pool(agent: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(agent).result()
+
+
+AROUND_A_FUNCTION = [as_function, by_asyncio, by_anyio_in_a_thread]
+
+
+@pytest.mark.parametrize("then", AROUND_A_FUNCTION)
+@pytest.mark.parametrize("now", AROUND_A_FUNCTION)
+def test_a_call_in_a_thread_around_the_agent(tmp_path: Path, then: Any, now: Any) -> None:
+    """A server runs a synchronous agent in a thread, a test calls it, or the other way round: what it does is the same."""
 
     def agent() -> Any:
-        seen = [in_thread(0, 0.001)]
+        seen = [in_thread(random.random(), 0.001)]
         with ThreadPoolExecutor(2) as pool:
             seen += pool.map(in_thread, range(3), [0.004, 0.001, 0.002])
         return seen
 
     with record("agent", store=tmp_path) as run:
-        seen = agent()
+        seen = then(agent)
     with replay(run) as session:
-        assert asyncio.run(in_thread_of_loop(agent)) == seen
+        assert now(agent) == seen
+    assert session.report.exact
+
+
+@pytest.mark.parametrize("then", [as_function, by_a_pool])
+@pytest.mark.parametrize("now", [as_function, by_a_pool])
+@pytest.mark.parametrize("around", [bare, in_a_task])
+def test_a_loop_in_a_thread_around_the_agent(tmp_path: Path, around: Any, then: Any, now: Any) -> None:
+    """The agent polls as often wherever the loop runs: as a task, or as what a loop in this or another thread is run for."""
+
+    async def agent() -> Any:
+        return await polling(None)
+
+    with record("agent", store=tmp_path) as run:
+        seen = then(lambda: asyncio.run(agent()))
+    with replay(run) as session:
+        assert now(lambda: asyncio.run(around(agent))) == seen
     assert session.report.exact
 
 

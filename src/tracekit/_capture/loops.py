@@ -163,6 +163,7 @@ def _create_task(original: Any) -> Any:
             lane.since -= 1  # for its first piece, which an awaited coroutine does not have
         else:
             lane, before = started(parent_lane(scope), name_of(coro), scope.live), NOBODY
+            lane.task = True
             if scope.session.threads is not None:  # a replay
                 lane.made_at = caller()
         if context is not None:

@@ -112,7 +112,7 @@ class Index:
         self.lanes: Final[dict[LaneKey, int]] = {}
         #: The lane in which the program itself ran, and the lanes around it that have started the next one and done
         #: nothing else: a middleware's task, a test runner's.
-        self.line = 0
+        self.line, self.line_is_task = 0, False
         self.around: Final[set[int]] = set()
         self._parents: Final[set[int]] = set()
         #: The lanes that have gone on while one that they had started was running, and so are not around it; what tells,
@@ -358,14 +358,18 @@ class Index:
         for key, lane in self.lanes.items():
             if not key.name.startswith(IMPORT):
                 children.setdefault(key.parent, []).append((lane, key.under))
-        while (
-            self.line not in self.items
-            and self.line not in self._busy
-            and len(found := children.get(self.line, [])) == 1
-            and not found[0][1]
-        ):
+        timers = {(lane, function): seq for (lane, function, _, _), seq in self.timers.items()}
+        names = {lane: key.name for key, lane in self.lanes.items()}
+        while self.line not in self._busy and len(found := children.get(self.line, [])) == 1 and not found[0][1]:
+            inner, items = found[0][0], self.items.get(self.line, ())
+            result = timers.get((self.line, f"future.arrival:{names[inner]}"))
+            begins = timers.get((inner, "future.begin"))
+            if [*items] != ([] if result is None else [result]):
+                break
             self.around.add(self.line)
-            self.line = found[0][0]
+            self.line, self.line_is_task = inner, result is None and begins is None
+            # A call in a thread is around the program like a task: a replay may do without its beginning and its result.
+            self.hops.update((seq, self.lane[seq]) for seq in (begins, result) if seq is not None)
 
     def _find_hops(self) -> None:
         self._parents.update(key.parent for key in self.lanes)
@@ -393,8 +397,8 @@ class Index:
             self._last = _NOTHING
             self._last_chunk.clear()
             self.places.finish(meta.get("callbacks"))
-            self._find_hops()
             self._find_line()
+            self._find_hops()
         return self
 
     # -- keeping -------------------------------------------------------------------------------------------------------

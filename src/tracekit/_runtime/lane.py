@@ -63,6 +63,7 @@ class Lane:
         "root",
         "since",
         "state",
+        "task",
         "under",
     )
 
@@ -98,6 +99,8 @@ class Lane:
         self.limit = UNLIMITED
         #: How far its parent had come when it was started.
         self.begun_at: Final = 0 if parent is None else max(0, parent.since)
+        #: Whether it is that of a task, which has one callback more than a coroutine that a loop is run for.
+        self.task = False
         #: The event loop that runs them, and the list to append this lane to when one runs; ``None`` if it is in the list.
         self.loop: object = None
         self.moved: list[Lane] | None = None

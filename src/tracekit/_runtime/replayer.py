@@ -553,10 +553,13 @@ class RecordedLanes:
         #: The calls in threads that the recording lacks, unless the program's own lane is below them.
         self._other_calls: Final[set[Lane]] = set()
 
-    def number_of(self, lane: Lane) -> int:
-        """Return the number of the recorded lane in which something done in ``lane`` now would be."""
-        state = self.of(lane)
-        return self._index.line if state is self._line else state.lane
+    def timer(self, lane: Lane, function: str) -> int | None:
+        """Return the recorded event that is armed in ``lane`` now, if any."""
+        state, armed = self.of(lane), lane.armed(function)
+        found = self._index.timers.get((state.lane, function, *armed))
+        if found is None and state is self._line:  # if it is the program's own lane
+            found = self._index.timers.get((self._index.line, function, *armed))
+        return found
 
     def is_another_call(self, lane: Lane) -> None:
         """Note that the recording lacks the call in a thread that is ``lane``; the program's own lane may yet turn out to
@@ -660,8 +663,8 @@ class RecordedLanes:
         """Let ``lane``, a task or thread around the program, share the program's own lane."""
         lane.id, lane.state = state.lane, state
         self._in_line.append(lane)
-        if self._index.line == 0:
-            lane.since -= 1  # for the first callback of a task, which the main lane does not have
+        if lane.task and not self._index.line_is_task:
+            lane.since -= 1  # for the first callback of a task, which a coroutine that a loop is run for does not have
         self._progress.known_as(lane, self._index.line)
 
     def _enter_line(self, lane: Lane) -> None:
@@ -673,7 +676,7 @@ class RecordedLanes:
             state.stand_for(line, self._index.items.get(line))
             for one in self._in_line:
                 one.id = line
-            if lane.parent is None:
+            if self._index.line_is_task and not lane.task:
                 lane.since += 1
         self._progress.known_as(lane, line)
 
@@ -1405,12 +1408,12 @@ class Replay:
         with self._lock:
             self.failed.check()
             begins = function == "future.begin"
-            seq = self.index.timers.get((self.lanes.number_of(lane), function, *lane.armed(function)))
+            seq = self.lanes.timer(lane, function)
             if begins and seq is None:
                 self.lanes.is_another_call(lane)
             # A call in a thread that the recording lacks takes its time, for whatever it does inside.
             patient = seq is None and not begins and self.lanes.is_in_another_call(lane)
-            if seq is not None and not begins:
+            if seq is not None and not begins and self.index.lane[seq] not in self.index.around:
                 self.lanes.enter(lane)
             if seq in self.index.hops:
                 self.schedule.made_hops.add(seq)
