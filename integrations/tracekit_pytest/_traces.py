@@ -214,7 +214,11 @@ class TestRun:
         self.recording = True
         shutil.rmtree(self.place, ignore_errors=True)
         options = self._options(*_OF_RECORD, *_OF_BOTH)
-        return tracekit.record(options.pop("name", self.nodeid), store=self._store(), **options)
+        # A file of its own, and not a run of the store: no directory is made for it and no tip kept, each of which waits
+        # for the disk, and the file is moved anyway.
+        store = self._store()
+        path = Path(store, f"recording{_SUFFIX}")
+        return tracekit.record(options.pop("name", self.nodeid), store=store, path=path, **options)
 
     def _resumption(self) -> Any:
         """Return a resumption of the recording without its end: it is followed up to there, and continued."""
@@ -302,7 +306,7 @@ class TestRun:
             self.failure = NothingCapturedError(_NOTHING)
 
     def _recorded(self) -> list[Path]:
-        return sorted((self.place / "runs").glob(f"*{_SUFFIX}"))
+        return sorted(file for where in (self.place, self.place / "runs") for file in where.glob(f"*{_SUFFIX}"))
 
     def _publish(self, own: Path) -> None:
         if self.mode == "new_episodes" and self.path.exists() and not self._continued(own):
