@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tracekit
+from tests.support.processes import python
 from tracekit.cli import main, output
 
 
@@ -484,3 +485,14 @@ def test_a_run_that_can_not_be_named_so(store: Path, name: str, answer: str) -> 
     done = call("show", name)
     assert done.exit_code == 2
     assert answer in done.stderr
+
+
+@pytest.mark.parametrize("command", [["verify", "last"], ["list", "--json"], ["show", "last"]])
+def test_an_output_that_can_not_be_written_is_no_answer(store: Path, command: list[str]) -> None:
+    """A full disk behind the output is exit code 2 and one line, not the 1 of a damaged trace; a reader who left is no error."""
+    code = f"import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); from tracekit.cli import main; main({command!r})"
+    done = python("-c", code)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    code = f"import os; r, w = os.pipe(); os.dup2(w, 1); os.close(w); os.close(r); from tracekit.cli import main; main({command!r})"
+    done = python("-c", code)
+    assert (done.returncode, done.stderr) == (0, "")

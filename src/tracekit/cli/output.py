@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -141,6 +142,10 @@ def console(*, stderr: bool = False) -> Console:
         def render(self, *args: Any, **kwargs: Any) -> Iterable[Segment]:
             for segment in super().render(*args, **kwargs):
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+        def on_broken_pipe(self) -> None:
+            """Whether the reader went away says nothing about the run: rich's own answer would be exit code 1."""
+            raise BrokenPipeError
 
     # rich would use 80 columns for a dumb terminal, whatever its width.
     from shutil import get_terminal_size
@@ -325,6 +330,10 @@ def aside() -> Iterator[None]:
             os.close(kept)
 
 
+#: Errors of stdout: a full disk, a quota, a failing device, a closed descriptor.
+_UNWRITABLE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     """A block around a command: tracekit's errors are printed as messages, without a traceback, and end it."""
@@ -337,9 +346,10 @@ def reported() -> Iterator[None]:
         sys.stdout = None
         sys.exit(RIGHT)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _UNWRITABLE:
             raise  # nothing that the user could fix
-        message(f"tracekit: {error.filename}: {error.strerror}")
+        # Not Python's exit code 1, which would be an answer: a difference, or damage.
+        message(f"tracekit: {error.filename or 'the output can not be written'}: {error.strerror}")
         sys.exit(USAGE_ERROR)
 
 
