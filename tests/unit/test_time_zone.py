@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.place import Place
 from tracekit import Run, record, replay, traced_tool
 
 pytestmark = pytest.mark.skipif(not hasattr(time, "tzset"), reason="this system has no tzset")
@@ -99,3 +100,38 @@ def test_a_zone_that_the_program_sets_is_its_own(tmp_path: Path) -> None:
     with replay(run) as session:
         assert list(program()) == session.result
     assert time.tzname == ("+07", "+07")
+
+
+PROCESSES = """
+import multiprocessing, os, subprocess, sys
+from datetime import datetime
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(text):
+    return text
+
+def work():
+    print(look(datetime.fromtimestamp(1_700_000_000).astimezone().isoformat()), flush=True)
+
+if __name__ == "__main__":
+    work()
+    if len(sys.argv) == 1:
+        for variables in (os.environ, {**os.environ, "TZ": "<-05>5"}):
+            print(subprocess.run([sys.executable, __file__, "child"], env=variables, capture_output=True, text=True).stdout)
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+"""
+
+
+def test_each_process_of_a_run_has_its_zone(tmp_path: Path) -> None:
+    """A process that a program starts shows local times as it did, in the zone of the program or in one of its own."""
+    place = Place(tmp_path)
+    place.program(PROCESSES)
+    recorded = place.cli("run", "agent.py", fresh=True, TZ="<+0530>-5:30")
+    assert recorded.stdout.count("+05:30") == 3, recorded.stderr
+    assert recorded.stdout.count("-05:00") == 1
+    replayed = place.cli("replay", "last", fresh=True, TZ="JST-9")
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout

@@ -17,7 +17,7 @@ from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
-from .._capture import handed, instrumentation, processes, world
+from .._capture import handed, instrumentation, processes, world, zones
 from .._capture.guard import Attempt, observe
 from .._capture.processes import forking, left_by_fork, within
 from .._journal.store import Store, segment_of, summary, valid_run_id, writer
@@ -255,6 +255,7 @@ class Segment:
         program = self._program or process.role.program
         own: dict[str, Any] = {"program": program, "segment": self.segment, "pid": os.getpid(), "ordered": True}
         own.update(clocks=to_json(_reality.clocks()), writer=writer(journal.path), boundary=list(OBSERVED))
+        own["environment"] = zones.local_zone()
         about: dict[str, Any] = {"lane": self.lane}
         if self._arguments is not None:
             about["arguments"] = self._arguments
