@@ -210,19 +210,23 @@ async def main():
 asyncio.run(main())
 """,
     "asyncio, ended before the loop says so": """
-import contextvars
+import _thread
 
-def ends(pid):
+def ends(pid, ended):
     until = time.monotonic() + 20
     try:
         while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < until:
             pass
     except OSError:
         pass
+    ended.release()
 
 async def main():
     process = await asyncio.create_subprocess_exec("sh", "-c", "printf x >> effects")
-    contextvars.Context().run(ends, process.pid)  # no part of the run
+    ended = _thread.allocate_lock()
+    ended.acquire()
+    _thread.start_new_thread(ends, (process.pid, ended))  # no part of the run
+    ended.acquire()
     process.kill()
     process.kill()
     await process.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextvars
 import hashlib
 import json
 import socket
@@ -12,6 +11,7 @@ import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -445,7 +445,7 @@ def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.Mon
 
     async def program() -> Any:
         await export()
-        await asyncio.create_task(export(), context=contextvars.Context())
+        await asyncio.create_task(export(), context=Context())
         return await got(servers.roots.http)
 
     run, saw = recorded(program)

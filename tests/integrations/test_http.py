@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import http.server
 import io
 import re
@@ -11,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_ambient_threads(provider: StubProvider, instrumented: None) -> None:
         client.get(f"{provider.url}/x")
     with tracekit.replay(run.id), httpx2.Client() as client:
         client.get(f"{provider.url}/x")
-        thread = threading.Thread(target=contextvars.Context().run, args=(export,))
+        thread = threading.Thread(target=Context().run, args=(export,))
         thread.start()
         thread.join()
     assert statuses == [200]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import contextvars
 import http.client
 import json
 import queue
@@ -16,6 +15,7 @@ import warnings
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -335,7 +335,7 @@ def test_threads_without_the_run(servers: Servers, instrumented: None) -> None:
     """A request of a thread that knows of no run is none of its steps."""
 
     def program() -> None:
-        thread = threading.Thread(target=contextvars.Context().run, args=(requests.get, servers.roots.http + "/echo"))
+        thread = threading.Thread(target=Context().run, args=(requests.get, servers.roots.http + "/echo"))
         thread.start()
         thread.join()
         requests.get(servers.roots.http + "/headers")
@@ -370,7 +370,7 @@ def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.Mon
             statuses.append(requests.post(servers.roots.http + "/langsmith/runs/batch", json={}).status_code)
 
         export()
-        thread = threading.Thread(target=contextvars.Context().run, args=(export,))
+        thread = threading.Thread(target=Context().run, args=(export,))
         thread.start()
         thread.join()
         with contextlib.suppress(requests.ConnectionError):

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -296,9 +297,7 @@ def test_what_is_outside_the_log_is_not_reached_before_its_end(tmp_path: Path) -
     thread: list[threading.Thread] = []
 
     def lost() -> None:
-        import contextvars
-
-        one = threading.Thread(target=lambda: contextvars.Context().run(pay, 5))
+        one = threading.Thread(target=lambda: Context().run(pay, 5))
         thread.append(one)
         one.start()
         one.join()
@@ -383,9 +382,8 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def _in_another_context(call: Callable[[], Any]) -> Any:
-    import contextvars
 
-    return contextvars.Context().run(call)
+    return Context().run(call)
 
 
 def test_a_failed_run_is_finished(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -306,7 +307,7 @@ def test_what_has_started_something_irreversible_is_not_made_again(tmp_path: Pat
 
 
 def _in_another_context(call: Callable[[], object]) -> None:
-    contextvars.Context().run(call)
+    Context().run(call)
 
 
 def _in_a_bare_thread(call: Callable[[], object]) -> None:
