@@ -288,3 +288,28 @@ def test_the_shell_completes_ids_of_runs() -> None:
             command
         )
         assert any(line.startswith("nightly-1, completed") for line in lines)
+
+
+def test_a_run_that_goes_on_while_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the run does after its file was verified is not shown, however often the file is read, and nothing is asked about it."""
+
+    @traced_tool(side_effect="irreversible")
+    def pay(order: int) -> None:
+        raise TimeoutError("no answer")
+
+    entries = Trace.entries
+
+    def going_on(self: Trace, **options: Any) -> Iterator[dict[str, Any]]:
+        with pytest.raises(TimeoutError):
+            pay(2)
+        return entries(self, **options)
+
+    with record("going on", store=tmp_path):
+        with pytest.raises(TimeoutError):
+            pay(1)
+        monkeypatch.setattr(Trace, "entries", going_on)
+        done = CliRunner().invoke(main, ["show", "last", "--store", str(tmp_path)])
+        monkeypatch.undo()
+    assert (done.exit_code, done.exception.__class__) == (3, SystemExit), done.exception
+    assert "pay(order=1)" in done.stdout
+    assert "pay(order=2)" not in done.stdout

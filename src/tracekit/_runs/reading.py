@@ -312,8 +312,11 @@ class FileView:
         self._metas: Final[dict[int, Mapping[str, Any]]] = {}
 
     def read(self) -> FileView:
-        """Take all entries of the trace, as far as it verifies; return ``self``."""
-        for entry in self.trace.entries(damaged=True):
+        """Take all entries of the trace, as far as it was verified; return ``self``.
+
+        A live run goes on while it is read: what came after the verification is not taken.
+        """
+        for entry in islice(self.trace.entries(damaged=True), len(self.trace)):
             self.feed(entry)
         return self
 
@@ -439,8 +442,9 @@ class FileView:
             decision = decision_on(self.trace.path, segments=())
         except (OSError, TracekitError):
             return {}
-        found = {step: "in doubt" for step in decision.in_doubt if isinstance(step, int)}
-        return found | {step: "running" for step in decision.running if isinstance(step, int)}
+        found = dict.fromkeys(decision.in_doubt, "in doubt") | dict.fromkeys(decision.running, "running")
+        # A live run may have made further steps since this file was read.
+        return {step: what for step, what in found.items() if isinstance(step, int) and step in self.steps}
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
