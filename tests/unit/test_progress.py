@@ -426,10 +426,16 @@ def in_a_loop() -> None:
     asyncio.run(asyncio.sleep(0.005))
 
 
-async def polling(first: Callable[[], object] | None) -> Any:
+def read_the_clock() -> None:
+    assert time.time()
+
+
+async def polling(first: Callable[[], object] | None, *, clock: bool = False) -> Any:
     """An agent that begins with something that a process does once, and then polls in the same task."""
     if first is not None:
         await asyncio.to_thread(first)
+    if clock:
+        assert time.time()
     call = asyncio.create_task(on_loop("answer", 0.002))
     polls = 0
     while not call.done() and polls < 30:
@@ -452,13 +458,14 @@ def test_what_a_process_does_once_before_it_polls(
     assert session.report.exact
 
 
-@pytest.mark.parametrize("first", [sleeping, in_a_pool, in_a_loop])
-def test_what_a_process_does_once_takes_its_time(tmp_path: Path, first: Callable[[], None]) -> None:
+@pytest.mark.parametrize("first", [sleeping, in_a_pool, in_a_loop, read_the_clock])
+@pytest.mark.parametrize("clock", [False, True])
+def test_what_a_process_does_once_takes_its_time(tmp_path: Path, first: Callable[[], None], clock: bool) -> None:
     """A cache that was full when a request was recorded is filled in its replay, whatever that waits for meanwhile."""
     with record("once", store=tmp_path) as recorded:
-        seen = asyncio.run(polling(None))
+        seen = asyncio.run(polling(None, clock=clock))
     with replay(recorded) as session:
-        assert asyncio.run(polling(first)) == seen
+        assert asyncio.run(polling(first, clock=clock)) == seen
     assert session.report.exact
     assert session.report.verdict.counts["hops"]
 

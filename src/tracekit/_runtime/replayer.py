@@ -576,9 +576,18 @@ class RecordedLanes:
     def _is_around_line(self, lane: Lane) -> bool:
         return self._line_in is not None and lane in lane_and_above(self._line_in)
 
+    def _take_line(self, lane: Lane) -> None:
+        """``lane`` does something: if the call in a thread that passed for the program's own lane was made there, it was
+        only a call, which has read a clock, say."""
+        if self._line_in is not None and lane is not self._line_in and self._is_around_line(lane):
+            self._line_in = lane
+            self._progress.known_as(lane, self._index.line)
+
     def enter(self, lane: Lane) -> LaneCursor:
         """Return the cursor of a lane in which something recorded is done now."""
         state = lane.state if type(lane.state) is LaneCursor else self.follow(lane)
+        if self._other_calls:
+            self._take_line(lane)
         if not state.entered:
             if state is self._line:
                 self._enter_line(lane)
@@ -587,6 +596,12 @@ class RecordedLanes:
             if lane.parent is not None:
                 self.captured[lane] = None
         return state
+
+    def read_in(self, lane: Lane) -> LaneCursor:
+        """Return the cursor of a lane in which a clock is read, which a call that the recording lacks may do, too."""
+        line = self._index.items.get(self._index.line)
+        begins_so = line is not None and self._index.role[line[0]] == READ
+        return self.enter(lane) if begins_so or not self.is_in_another_call(lane) else self.of(lane)
 
     def of(self, lane: Lane) -> LaneCursor:
         """Return the cursor of a lane, whether or not something is done in it."""
@@ -600,6 +615,8 @@ class RecordedLanes:
             else:
                 parent = self.of(lane.parent)
                 number = self._number(lane, lane.parent, parent)
+                if number is not None and self._other_calls:
+                    self._take_line(lane.parent)
                 if number is None and (parent is self._line or self._wraps_program(lane, parent)):
                     self._share_line(lane, parent)
                     return parent
@@ -1179,7 +1196,7 @@ class Replay:
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         with self._lock:
             self.failed.check()
-            state = self.lanes.enter(scope.lane)
+            state = self.lanes.read_in(scope.lane)
             found, value = state.take(function)
             if not found:
                 where = caller()
