@@ -382,7 +382,6 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def _in_another_context(call: Callable[[], Any]) -> Any:
-
     return Context().run(call)
 
 
