@@ -145,7 +145,8 @@ class OwnThread:
             self._ended.release()
             raise
         # From now on the program may send itself signals. At the end of the interpreter no new thread runs any more.
-        acquire(ready, timeout=_BEGINS_S)
+        with off_loop():
+            acquire(ready, timeout=_BEGINS_S)
 
     def _run(self, ready: LockType) -> None:
         leave_signals()
