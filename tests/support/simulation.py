@@ -16,11 +16,12 @@ import pytest
 from tracekit._capture import threads as concurrency
 from tracekit._capture import timers
 from tracekit._capture.world import event_loops
+from tracekit._journal.entry import LOCK_TAKEN
 from tracekit._runtime.lane import Lane
 from tracekit._runtime.places import PlaceIndex
 from tracekit._runtime.progress import Progress
 from tracekit._runtime.schedule import Schedule
-from tracekit._runtime.session import RunState, owner
+from tracekit._runtime.session import RunState, Timer, owner
 from tracekit.integration import Scope, current, drive, here
 
 
@@ -119,7 +120,16 @@ class Recording(_Base):
         return result
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
+        if function.startswith(LOCK_TAKEN):
+            return _Lock()
         return _Armed(self, scope.lane, scope.lane.count("timer", scope.live), function)
+
+
+class _Lock(Timer):
+    """A lock of the program that is taken: whose turn it is, these sessions do not decide."""
+
+    live = True
+    comes = pending = False
 
 
 class _Armed:
@@ -225,6 +235,8 @@ class Replay(_Base):
         return entry[2]
 
     def arm(self, scope: Scope, function: str, seconds: float) -> Any:
+        if function.startswith(LOCK_TAKEN):
+            return _Lock()
         seq = self.timers.get((scope.lane.path, scope.lane.count("timer", scope.live)))
         return _Held(self.schedule, seq, scope.lane)
 

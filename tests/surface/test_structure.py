@@ -92,7 +92,7 @@ def test_the_page_on_how_it_works_walks_through_the_files_that_a_call_enters(
     steps = journeys[journey]["steps"]
     files = (step.partition(":")[0].removeprefix("src/tracekit/").removeprefix("integrations/") for step in steps)
     # What an SDK reads on the way depends on its version; garbage is collected when the interpreter likes.
-    libraries = ("clock", "randomness", "timers", "callers", "leftovers")
+    libraries = ("clock", "randomness", "timers", "callers", "leftovers", "locks", "waits")
     # Without a C compiler what it would compile is Python, and entered.
     passed = {"_native/pure.py", "_runtime/secrets.py", *(f"_capture/{name}.py" for name in libraries)}
     found = [file for file in dict.fromkeys(files) if file not in passed]

@@ -51,6 +51,7 @@ __all__ = [
     "library",
     "library_at",
     "mover",
+    "of_the_program",
     "own_code",
     "pass_through",
     "reader",
@@ -116,6 +117,8 @@ _readers: dict[str, Any] = {}
 #: A cache of ``importing`` by file name: false for user code outside installed packages; code that is none is transparent.
 _importers: dict[str, Any] = {}
 _THROUGH: Final = object()
+#: A cache of ``of_the_program`` by file name.
+_of_the_program: dict[str, bool] = {}
 
 
 def by_user() -> bool:
@@ -309,6 +312,24 @@ def mover() -> Literal[True] | str | None:
     return who  # type: ignore[no-any-return]
 
 
+def of_the_program(frame: FrameType) -> bool:
+    """Return whether what the code of ``frame`` does between threads belongs to the run: user code and packages, but not
+    those that send telemetry or whose calls are captured."""
+    file = frame.f_code.co_filename
+    found = _of_the_program.get(file)
+    if found is None:
+        path = absolute(file)
+        installed_ = in_packages(path) and not path.startswith(TRACEKIT) and not _unwelcome(path)
+        found = _kind_of(frame) is True or (
+            installed_
+            and library_at(frame) is not None
+            and not _hands_over_nothing(frame.f_globals.get("__name__") or "")
+        )
+        if file in _kinds:  # other generated code belongs to whoever it was generated for
+            _of_the_program[file] = found
+    return found
+
+
 def _library_in(frame: FrameType | None) -> str | None:
     while frame is not None:
         file = frame.f_code.co_filename
@@ -372,6 +393,7 @@ def _reclassify() -> None:
     _readers.clear()
     _askers.clear()
     _importers.clear()
+    _of_the_program.clear()
     callers_by_file.clear()
     movers_by_file.clear()
 

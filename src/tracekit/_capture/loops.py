@@ -40,7 +40,7 @@ from .threads import (
     parent_lane,
     started_by_user,
 )
-from .timers import scope_of_timers
+from .waits import scope_of_timers
 
 __all__ = ["patches"]
 

@@ -47,7 +47,8 @@ from .processes import (
     within,
     words_of,
 )
-from .threads import armed, await_place, name_of, parent_lane
+from .threads import name_of, parent_lane
+from .waits import armed, await_place
 
 if TYPE_CHECKING:
     pass

@@ -27,7 +27,7 @@ from ..errors import ReplayError
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
 from .leftovers import LeftHandler, WrappedHandler, collecting
 from .patch import AttributePatch, ReversiblePatch, Switch
-from .timers import scope_of_timers
+from .waits import scope_of_timers
 
 if TYPE_CHECKING:
     from .._runtime.session import SignalHooks

@@ -26,15 +26,15 @@ from ..errors import ReplayError, RunStateError
 from . import guard, handed
 from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, walk
 from .in_place import CodeExchange, MethodEntry, Unsupported
+from .locks import follow_locks
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
+from .waits import armed, await_place
 
 __all__ = [
     "Entered",
     "InOrder",
     "activate",
-    "armed",
-    "await_place",
     "begin",
     "deactivate",
     "enclose",
@@ -170,6 +170,7 @@ def enclose(
         else:
             break
     lane = started(parent_lane(scope), name_of(call), scope.live)
+    follow_locks(scope)
     threads = scope.session.threads
     if threads is not None:
         threads.submitted(beside=in_a_librarys_import())
@@ -266,41 +267,6 @@ def handed_over_in() -> list[str]:
     """Return the modules with classes by which threads hand things to one another."""
     standard = ("queue", "concurrent.futures._base", "concurrent.futures.thread", "multiprocessing.pool")
     return [*standard, *(library.module for library in _queues())]
-
-
-# -- a replay that has failed ------------------------------------------------------------------------------------------
-#
-# Code that makes a step, sleeps or asks a question raises the failure. A wait for another thread does not: the program
-# relies on nobody using what it closes afterwards. So that wait goes on, without a limit, as long as a thread of the
-# run can move (its next step ends it), and raises when none can.
-
-
-def armed(scope: Scope, function: str, seconds: float) -> Any:
-    """Like ``Session.arm``, for a wait for other threads; ``None`` if the replay has failed."""
-    threads = scope.session.threads
-    try:
-        return None if threads is not None and threads.failed else scope.session.arm(scope, function, seconds)
-    except ReplayError:
-        if threads is None or not threads.failed:
-            raise
-        return None  # just now
-
-
-def await_place(timer: Any, threads: Any, waited: Any = None) -> bool:
-    """Wait until the recorded place of ``timer``; if ``waited`` is a condition, release it meanwhile. Return false if
-    the replay has failed, or ended first."""
-    condition = waited if isinstance(waited, threading.Condition) else None
-    saved = None if condition is None else condition._release_save()  # type: ignore[attr-defined]
-    try:
-        timer.wait()
-    except ReplayError:
-        if not threads.failed:
-            raise
-        return False
-    finally:
-        if condition is not None:
-            condition._acquire_restore(saved)  # type: ignore[attr-defined]
-    return not timer.live
 
 
 # -- calls that pools run ----------------------------------------------------------------------------------------------
@@ -852,6 +818,7 @@ def _start(original: Any) -> Any:
         if not _is_worker(self):
             lane = started(parent_lane(scope), _thread_name(self), scope.live)
             _enter_at_run(self, scope.in_lane(lane), beside)
+            follow_locks(scope)
         if threads is None:
             return original(self)  # type: ignore[no-any-return]
         threads.launching()

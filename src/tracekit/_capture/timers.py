@@ -7,18 +7,20 @@ import threading
 import time
 from _thread import LockType, RLock, start_new_thread
 from collections.abc import Callable
+from sys import _getframe
 from types import SimpleNamespace
 from typing import Any, Final
 
 from .._reality import gate, monotonic_ns, repoint
-from .._runtime.session import Scope, current, here
+from .._runtime.session import Scope, current
 from . import threads as handover
-from .callers import by_observer, by_user
+from .callers import by_observer, by_user, of_the_program
 from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
-from .leftovers import collecting
+from .locks import Taking, taken_by_caller, taking
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
+from .waits import armed, await_place, own, scope_of_timers
 
-__all__ = ["activate", "deactivate", "scope_of_timers"]
+__all__ = ["activate", "deactivate"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
@@ -33,8 +35,6 @@ __all__ = ["activate", "deactivate", "scope_of_timers"]
 # A question (``is_set()``, ``done()``, ``is_alive()``, ``qsize()``, ``acquire(False)`` …) by user code is recorded with
 # its answer, like a clock read. A replay gives the recorded answer, after waiting until it is true.
 
-#: Per thread: how far (s) its clock is put forward, and the limit of its current wait.
-_own: Final = threading.local()
 _Scope = Callable[[], "Scope | None"]
 
 
@@ -102,13 +102,13 @@ def _question_locks() -> list[ReversiblePatch]:
 
 def _now() -> float:
     """Return the monotonic clock (s) as put forward in this thread."""
-    return monotonic_ns() / 1e9 + getattr(_own, "ahead", 0.0)
+    return monotonic_ns() / 1e9 + own.ahead
 
 
 def _put_forward(to: float) -> None:
     left = to - _now()
     if left > 0:
-        _own.ahead = getattr(_own, "ahead", 0.0) + left
+        own.ahead = own.ahead + left
 
 
 def _wait(original: Any, scope_of_timers: _Scope) -> Any:
@@ -121,21 +121,31 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
         if by_observer():
             return _beside(scope, original, self, timeout)  # type: ignore[no-any-return]
         threads: Any = scope.session.threads
+        frame = taken_by_caller(_getframe(1))
+
+        def retake() -> Taking | None:
+            return taking(self._lock, frame)
+
         if timeout is None:
-            limit = getattr(_own, "limit", None)
+            limit = own.limit
             if limit is not None:
                 return limit.wait(self)  # type: ignore[no-any-return]
-            return original(self) if threads is None else _wait_in_a_gate(self, threads.wait_in)
+            if threads is not None:
+                return _wait_in_a_gate(self, threads.wait_in, retake)
+            original(self)
+            _taken(retake())
+            return True
         until = _now() + timeout
-        timer = handover.armed(scope, "threading.wait", timeout)
+        timer = armed(scope, "threading.wait", timeout)
         if timer is None:
-            notified = _wait_in_a_gate(self, lambda gate: threads.wait_in(gate, limited=True))
+            notified = _wait_in_a_gate(self, lambda gate: threads.wait_in(gate, limited=True), retake)
         else:
-            notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer, threads))
+            notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer, threads), retake)
         if not notified and timer is not None and timer.live:
             notified = original(self, timeout)
             if not notified:
                 timer.fired()
+            _taken(retake())
         if not notified:
             # Otherwise a limit that expired a little early would be armed again, for the rest.
             _put_forward(until)
@@ -160,19 +170,29 @@ def _beside(scope: Scope, wait: Callable[..., Any], *args: Any, **options: Any) 
         current.reset(token)
 
 
-def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object]) -> bool:
+def _taken(lock: Taking | None) -> None:
+    if lock is not None:
+        lock.taken()
+
+
+def _wait_in_a_gate(
+    condition: Any, hold: Callable[[Any], object], retake: Callable[[], Taking | None] = lambda: None
+) -> bool:
     """Wait until notified, or until ``hold``, which waits for the lock it is given, returns first; return whether it
-    was notified."""
+    was notified. ``retake`` is called before the condition's lock is taken again."""
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     waiter = gate()
     condition._waiters.append(waiter)
     saved = condition._release_save()
     notified = True
+    taking = None
     try:
         hold(waiter)
+        taking = retake()
     finally:
         condition._acquire_restore(saved)
+        _taken(taking)
         if waiter in condition._waiters:  # nobody has notified it
             condition._waiters.remove(waiter)
             notified = False
@@ -210,8 +230,8 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
             return original(self, timeout)  # type: ignore[no-any-return]
         original(self, 0)  # raises usage errors
         threads: Any = scope.session.threads
-        timer = handover.armed(scope, "threading.join", timeout)
-        if timer is None or (timer.comes and not handover.await_place(timer, threads)):
+        timer = armed(scope, "threading.join", timeout)
+        if timer is None or (timer.comes and not await_place(timer, threads)):
             _until_ended(original, self, lambda ended: threads.wait_in(ended, limited=True))
         elif not (timer.comes or timer.live):
             _until_ended(original, self, lambda ended: _hold(ended, timer, threads))
@@ -300,29 +320,29 @@ def _limited(
                 raise TimeoutError
             return late
         scope = scope_of()
-        if scope is None or getattr(_own, "limit", None) is not None:
+        if scope is None or own.limit is not None:
             return original(self, *args, **options)
         if by_observer():
             return _beside(scope, original, self, *args, **options)
         threads: Any = scope.session.threads
-        timer = handover.armed(scope, name, seconds)
+        timer = armed(scope, name, seconds)
         if timer is None:
             return original(self, *args, **options)
         if timer.comes:
-            if not handover.await_place(timer, threads, self):
+            if not await_place(timer, threads, self):
                 return original(self, *args, **options)
             _put_forward(_now() + seconds)
             if late is TimeoutError:
                 raise TimeoutError
             return late
         if not timer.live:
-            _own.limit = _Limit(timer, threads)
+            own.limit = _Limit(timer, threads)
             try:
                 return original(self, *first, **rest)
             except _Opened:
                 pass
             finally:
-                _own.limit = None
+                own.limit = None
         token = current.set(None)  # the internals of the wait are not recorded
         try:
             result = original(self, *args, **options)
@@ -408,8 +428,8 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
 
 def _is_called_back_for(future: object) -> bool:
     """Return whether this thread is in a callback that reports ``future`` as done."""
-    found = getattr(_own, "called_back_for", None)
-    return found is not None and any(one is future for one in found)
+    found = own.called_back_for
+    return any(one is future for one in found)
 
 
 class _DoneCallback:
@@ -428,12 +448,12 @@ class _DoneCallback:
         self._call, self._arguments, self._options = enclosed
 
     def __call__(self, future: Any) -> Any:
-        before = getattr(_own, "called_back_for", None)
-        _own.called_back_for = (*(before or ()), future)
+        before = own.called_back_for
+        own.called_back_for = (*before, future)
         try:
             return self._call(*self._arguments, future, **self._options)
         finally:
-            _own.called_back_for = before
+            own.called_back_for = before
 
     def __repr__(self) -> str:
         return repr(self._callback)
@@ -442,7 +462,7 @@ class _DoneCallback:
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> None:
         scope = current.get()
-        original(self, fn if scope is None else _DoneCallback(fn, scope if by_user() else None))
+        original(self, fn if scope is None else _DoneCallback(fn, scope if of_the_program(_getframe(1)) else None))
 
     add_done_callback.__qualname__ = original.__qualname__
     return add_done_callback
@@ -463,6 +483,12 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
 
     def acquire(original: Any) -> Any:
         def acquire(self: Any, blocking: Any = True, timeout: Any = -1) -> Any:
+            if blocking is True and timeout == -1 and current.get() is not None:
+                found = taking(self, _getframe(1))
+                taken = original(self)
+                if found is not None:
+                    found.taken()
+                return taken
             if (blocking is True and timeout == -1) or current.get() is None or not by_user():
                 return original(self, blocking, timeout)
             scope = scope_of()
@@ -525,14 +551,6 @@ def _is_owned(original: Any, locked: Any) -> Any:
 
 _switch: Final = Switch(lambda: _patches(), handover.handed_over_in)
 activate, deactivate = _switch.activate, _switch.deactivate
-
-
-def scope_of_timers() -> Scope | None:
-    """Return the scope in which a timer armed now belongs to the run, or ``None``."""
-    scope = current.get()
-    if scope is None or scope.live or scope.session.state.ended or collecting.here():
-        return None
-    return here()
 
 
 def _patches() -> list[ReversiblePatch]:

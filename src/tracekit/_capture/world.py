@@ -17,7 +17,7 @@ from .._reality import free_in_forks
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
 from .._sources import in_packages
-from . import clock, commands, guard, inputs, popen, processes, prompts, randomness, signals, threads, timers
+from . import clock, commands, guard, inputs, locks, popen, processes, prompts, randomness, signals, threads, timers
 from .contexts import contexts
 from .leftovers import collecting
 from .patch import LatePatch, ReversiblePatch, Switch, loaded
@@ -108,6 +108,7 @@ _PARTS: Final[tuple[Any, ...]] = (
     contexts,  # empty contexts that code runs in
     processes,  # child processes that start and end
     subprocesses,  # the same, by subprocess and multiprocessing
+    locks,  # which thread takes a lock first, once there are several
     timers,  # sleeps, deadlines, and what threads wait for
     signals,  # signals, and the program's handlers
     event_loops,  # tasks and callbacks

@@ -18,6 +18,7 @@ __all__ = [
     "FORMAT_VERSION",
     "GENESIS",
     "IN_LOOP",
+    "LOCK_TAKEN",
     "QUEUES",
     "READS",
     "REFUSALS",
@@ -111,6 +112,9 @@ SIGNALS: Final = frozenset(("signal", "loop.signal"))
 #: Operations on a queue between threads. If a package made it, ``input.call`` has its name, and a replay may have more
 #: or fewer.
 QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss", "queue.wait"))
+#: A lock was taken that another thread had taken before: ``input.following`` says where. It is no event; a replay takes the
+#: lock in that order if both threads still take it.
+LOCK_TAKEN: Final = "lock.taken"
 #: A call that a library made in a thread was cancelled before its result arrived: nobody waits for it.
 CUT_OFF: Final = "future.cut_off"
 

@@ -134,7 +134,7 @@ class Journal(Chain):
         #: Whether writing has stopped because the file was changed, moved or removed by somebody else.
         self._gone = False
         # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
-        self._lock = threading.RLock()
+        self._lock: _reality.OwnLock = _reality.OwnLock()
         #: The end of the file once the entry being written is complete.
         self._in_flight: tuple[int, bytes, int, int] | None = None
         #: Held by the thread that syncs, the ``_leader``. Others wait as ``_followers``: the ``seq`` they need, and the
@@ -204,7 +204,7 @@ class Journal(Chain):
         with suppress(LogWriteError):
             self.flush()
 
-    def held(self) -> threading.RLock:
+    def held(self) -> _reality.OwnLock:
         """Return the log's lock, for callers that number something and write it atomically: ``with journal.held(): …``."""
         return self._lock
 
@@ -534,7 +534,7 @@ class Journal(Chain):
 
     def abandon(self) -> None:
         """Forget the file without touching it: for a forked child, whose parent continues to write."""
-        self._lock = threading.RLock()
+        self._lock = _reality.OwnLock()
         self._sync_lock = threading.Lock()
         self._followers.clear()
         self._reads.clear()

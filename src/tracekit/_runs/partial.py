@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Final, TypeVar
 
 from .._capture.http import names_model
-from .._journal.entry import meta_of
+from .._journal.entry import LOCK_TAKEN, meta_of
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._policy.policies import under_policies
@@ -530,6 +530,8 @@ class PartialReplay:
         if replay.may_leave and function in _TIMERS and not timer.comes:
             return self.new.arm(self._mirrored(scope), function, seconds)  # it may belong to another path
         copy = self.new.arm(self._mirrored(scope), function, seconds)
+        if function.startswith(LOCK_TAKEN):
+            return _TakenLock(timer, copy)
         about = {key: value for key, value in timer.about.items() if key in ("done", "error", "hop")}
         timer.on_delivery = lambda: copy.fired(about)
         return timer
@@ -639,6 +641,32 @@ class _Mirrored(Progress):
     @property
     def unplaced(self) -> int | None:
         return self._session.progress.unplaced
+
+
+class _TakenLock(Timer):
+    """A lock that is taken in the recorded order, and recorded anew."""
+
+    __slots__ = ("_copy", "_replayed")
+
+    live: Final = True
+    comes: Final = False
+    pending: Final = False
+
+    def __init__(self, replayed: Timer, copy: Timer) -> None:
+        self._replayed: Final = replayed
+        self._copy: Final = copy
+
+    def await_lock(self) -> None:
+        self._replayed.await_lock()
+
+    def took_lock(self) -> None:
+        self._replayed.took_lock()
+
+    def fired(self, about: Mapping[str, Any] | None = None) -> None:
+        self._copy.fired(about)
+
+    def identity(self) -> list[Any] | None:
+        return self._copy.identity()
 
 
 class BlockBeside(AroundStep):

@@ -219,8 +219,8 @@ def _is_made(value: Any) -> bool:
 
 #: Added to a difference that may be due to the order of threads.
 THREAD_ORDER = (
-    "\n  thread order may differ: threads of the program ran at the same time, and what they share without a future or a "
-    "queue (a list, a lock, a flag) is not recorded"
+    "\n  thread order may differ: threads of the program ran at the same time, and what they share without a lock, a "
+    "future or a queue (a list, a flag) is not recorded"
 )
 _CHANGED = (
     "check what changed in the code since the previous step; record again if the change is meant. If nothing changed, something decides "

@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
 
-from .._journal.entry import CUT_OFF, FAMILIES, IN_LOOP, QUEUES, READS, REFUSALS, SIGNALS, SINGLES, family_of, info_of
+from .._journal.entry import (
+    CUT_OFF,
+    FAMILIES,
+    IN_LOOP,
+    LOCK_TAKEN,
+    QUEUES,
+    READS,
+    REFUSALS,
+    SIGNALS,
+    SINGLES,
+    family_of,
+    info_of,
+)
 from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
 from .lane import CALLBACK, IMPORT, Lane
@@ -107,6 +119,9 @@ class Index:
         #: Library calls in threads that a cancellation cut off, with their names, by lane and previous step.
         self.cut_off: Final[dict[tuple[int, int], dict[int, str]]] = {}
         self.hops_of: Final[dict[int, list[int]]] = {}
+        #: For each lock that was taken after another thread, where that had taken it: a key of a timer.
+        self.following: Final[dict[int, tuple[int, str, int, int]]] = {}
+        self.followed: Final[set[tuple[int, str, int, int]]] = set()
         #: The calls of signal handlers, in order.
         self.signals: Final[list[int]] = []
         self.lanes: Final[dict[LaneKey, int]] = {}
@@ -286,6 +301,11 @@ class Index:
             about = entry["input"]
             name, call = entry["name"], about.get("call")
             self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+            if name == LOCK_TAKEN:
+                lane_before, function, after, n = about["following"]
+                before = self.following[seq] = lane_before, function, after, n
+                self.followed.add(before)
+                return OTHER
             if name in SIGNALS:
                 self.signals.append(seq)
             if name in QUEUES and call is not None:

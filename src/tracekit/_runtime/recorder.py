@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
 
-from .._journal.entry import CUT_OFF, IN_LOOP, QUEUES
+from .._journal.entry import CUT_OFF, IN_LOOP, LOCK_TAKEN, QUEUES
 from .._journal.intern import Places
 from .._journal.vault import Vault
 from .._journal.writer import Journal
@@ -644,12 +644,16 @@ class RecordedTimer(Timer):
             after += b"," + orjson.dumps(about)[1:-1]
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
         in_loop = function in IN_LOOP
-        if not in_loop and function not in ("future.begin", CUT_OFF) and not (call and function in QUEUES):
+        if not in_loop and function not in ("future.begin", CUT_OFF, LOCK_TAKEN) and not (call and function in QUEUES):
             self._scope.lane.captured = True
         try:
             self._session.logged(self._write, tail, in_loop, bool(about and "hop" in about))
         except LogWriteError:
             self._session.report.warn("the log could not be written for a while: timers are missing from it")
+
+    def identity(self) -> list[Any] | None:
+        session, scope = self._session, self._scope
+        return None if session.state.ended else [session._placed(scope.lane), self._function, self._after, self._n]
 
     def _write(self, append: Append, tail: bytes, in_loop: bool, hop: bool) -> int:
         session, scope = self._session, self._scope

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from _thread import get_native_id
+from _thread import allocate_lock, get_native_id
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from orjson import loads
 from .._journal.entry import CUT_OFF, ENDS, family_of, info_of, meta_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
-from .._reality import running_loop
+from .._reality import gate, running_loop
 from .._values import dumps, to_json
 from .._values.decoding import exception_from_json, from_json, shortfalls, structured
 from ..errors import (
@@ -284,14 +285,23 @@ class ReplayedTimer(Timer):
     recorded program.
     """
 
-    __slots__ = ("_lane", "_patient", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
+    __slots__ = ("_key", "_lane", "_patient", "_seq", "_session", "_sleep", "_ticket", "on_delivery")
 
     pending: Final = False
 
     def __init__(
-        self, session: Replay, seq: int | None, lane: Lane, sleep: str | None = None, *, patient: bool = False
+        self,
+        session: Replay,
+        key: tuple[int, str, int, int],
+        seq: int | None,
+        lane: Lane,
+        sleep: str | None = None,
+        *,
+        patient: bool = False,
     ) -> None:
         self._session = session
+        #: What identifies it among the timers of the recording.
+        self._key = key
         self._seq = seq
         self._lane = lane
         #: Whether it happens when nothing else can go on, although it was never recorded.
@@ -319,6 +329,9 @@ class ReplayedTimer(Timer):
     def about(self) -> Mapping[str, Any]:
         """Return what was recorded with it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]
+
+    def identity(self) -> list[Any]:
+        return [*self._key]
 
     def from_outside(self) -> None:
         """Note that another process causes it, so that it is waited for."""
@@ -388,6 +401,17 @@ class ReplayedTimer(Timer):
         """Have ``let_go`` called when nothing else can go on: what was never recorded happens nevertheless."""
         self._session.schedule.hold(let_go)
 
+    def await_lock(self) -> None:
+        """Wait, before taking a lock, until the thread has taken it that had it before in the recording, or nothing else
+        can go on."""
+        before = self._session.index.following.get(self._seq or 0)
+        if before is not None:
+            self._session.lock_order.wait(before)
+
+    def took_lock(self) -> None:
+        """Note that the lock is taken."""
+        self._session.lock_order.taken(self._key)
+
     def on_fire(self, callback: Callable[[], object], *, anywhere: bool = False) -> None:
         def fire() -> None:
             self._delivered()
@@ -405,6 +429,47 @@ class ReplayedTimer(Timer):
     def cancel(self) -> None:
         if self._ticket is not None:
             self._session.schedule.cancel(self._ticket)
+
+
+class LockOrder:
+    """Has the threads of a replay take a lock in the recorded order, where it passed from one to another.
+
+    A thread that takes one waits until another one has taken it (``Index.following``). That is no event, since only the
+    two are concerned.
+    """
+
+    def __init__(self, index: Index, schedule: Schedule) -> None:
+        self._schedule: Final = schedule
+        self._awaited: Final = index.followed
+        self._taken: Final[set[tuple[int, str, int, int]]] = set()
+        self._waiting: Final[dict[tuple[int, str, int, int], list[Callable[[], None]]]] = {}
+        self._lock: Final = allocate_lock()
+
+    def taken(self, key: tuple[int, str, int, int]) -> None:
+        if key in self._awaited:
+            with self._lock:
+                self._taken.add(key)
+                waiting = self._waiting.pop(key, ())
+            for let_go in waiting:
+                let_go()
+
+    def wait(self, key: tuple[int, str, int, int]) -> None:
+        """Wait until the lock has been taken there, or nothing else can go on."""
+        opened = gate()
+
+        def let_go() -> None:
+            with suppress(RuntimeError):  # somebody else has released it
+                opened.release()
+
+        with self._lock:
+            if key in self._taken:
+                return
+            self._waiting.setdefault(key, []).append(let_go)
+        self._schedule.hold(let_go)
+        try:
+            self._schedule.threads.wait_in(opened)
+        finally:
+            self._schedule.unhold(let_go)
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
@@ -553,13 +618,17 @@ class RecordedLanes:
         #: The calls in threads that the recording lacks, unless the program's own lane is below them.
         self._other_calls: Final[set[Lane]] = set()
 
-    def timer(self, lane: Lane, function: str) -> int | None:
-        """Return the recorded event that is armed in ``lane`` now, if any."""
-        state, armed = self.of(lane), lane.armed(function)
-        found = self._index.timers.get((state.lane, function, *armed))
-        if found is None and state is self._line:  # if it is the program's own lane
-            found = self._index.timers.get((self._index.line, function, *armed))
-        return found
+    def timer(self, lane: Lane, function: str) -> tuple[int, str, int, int]:
+        """Return what identifies the event, or the taking of a lock, that is armed in ``lane`` now."""
+        state, (after, n) = self.of(lane), lane.armed(function)
+        key = state.lane, function, after, n
+        if state is self._line and not self._is_recorded(key):  # if it is the program's own lane
+            own = self._index.line, function, after, n
+            return own if self._is_recorded(own) else key
+        return key
+
+    def _is_recorded(self, key: tuple[int, str, int, int]) -> bool:
+        return key in self._index.timers or key in self._index.followed
 
     def is_another_call(self, lane: Lane) -> None:
         """Note that the recording lacks the call in a thread that is ``lane``; the program's own lane may yet turn out to
@@ -793,6 +862,7 @@ class Replay:
         self._clocks: Final[Mapping[str, Any]] = about.get("clocks", {})
         #: Counts the program's callbacks in event loops.
         self.progress: Final = self.schedule.progress
+        self.lock_order: Final = LockOrder(self.index, self.schedule)
         #: Maps the program's lanes to recorded ones.
         self.lanes: Final = RecordedLanes(
             trace, self.index, self._used, self.progress, self._lock, unwraps=self._unwraps
@@ -1425,7 +1495,8 @@ class Replay:
         with self._lock:
             self.failed.check()
             begins = function == "future.begin"
-            seq = self.lanes.timer(lane, function)
+            key = self.lanes.timer(lane, function)
+            seq = self.index.timers.get(key)
             if begins and seq is None:
                 self.lanes.is_another_call(lane)
             # A call in a thread that the recording lacks takes its time, for whatever it does inside.
@@ -1437,7 +1508,7 @@ class Replay:
             if seq is not None and function.startswith(CUT_OFF):
                 self._made_again.add(seq)
         sleep = f"{function}({seconds:g})" if seq is None and function == _SLEEP and not patient else None
-        return ReplayedTimer(self, seq, lane, sleep, patient=patient)
+        return ReplayedTimer(self, key, seq, lane, sleep, patient=patient)
 
     def handed_over(self, seq: int) -> None:
         """Note that threads have handed something over where the log has it, at ``seq``."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .._journal.entry import CUT_OFF, QUEUES, info_of, meta_of
+from .._journal.entry import CUT_OFF, LOCK_TAKEN, QUEUES, info_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
@@ -120,6 +120,22 @@ class LateTimer(Timer):
 
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         self._run.late(lambda: self._real.fired(about))
+
+    def identity(self) -> list[Any] | None:
+        return self._real.identity()
+
+
+class LateLock(LateTimer):
+    """A lock that is taken, where the log does not say that another thread had it before; others may follow it in the log."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, run: Resumption, real: RecordedTimer, timer: ReplayedTimer) -> None:
+        super().__init__(run, real)
+        self._timer: Final = timer
+
+    def took_lock(self) -> None:
+        self._timer.took_lock()
 
 
 class HeldTimer(LateTimer):
@@ -272,15 +288,12 @@ class Followed(Replay):
                 return False
             return all(self.index.role[seq] not in (INTENT, SINGLE) or self._used[seq] for seq in state.rest())
 
-    def timer_at(self, scope: Scope, function: str, after: int, n: int) -> int | None:
-        """Return where the timer that the scope's lane arms now fired in the log, or ``None``; see ``Lane.armed``."""
+    def timer_at(self, scope: Scope, function: str, after: int, n: int) -> ReplayedTimer:
+        """Return the timer that the scope's lane arms now; see ``Lane.armed``."""
         with self._lock:
             self.failed.check()
-            return self.index.timers.get((self.lanes.enter(scope.lane).lane, function, after, n))
-
-    def timer(self, seq: int, lane: Lane) -> ReplayedTimer:
-        """Return the timer of ``lane`` that fired at ``seq``."""
-        return ReplayedTimer(self, seq, lane)
+            key = self.lanes.enter(scope.lane).lane, function, after, n
+            return ReplayedTimer(self, key, self.index.timers.get(key), scope.lane)
 
     def undone(self, seq: int) -> bool:
         """Return whether an earlier recovery has undone a step."""
@@ -647,14 +660,16 @@ class Resumption(Recording):
         if scope.lane in self._left:
             return super().arm(scope, function, seconds)
         after, n = scope.lane.armed(function)
-        seq = self.replay.timer_at(scope, function, after, n)
-        if seq is not None:
-            return self.replay.timer(seq, scope.lane)
+        timer = self.replay.timer_at(scope, function, after, n)
+        if timer.comes:
+            return timer
         real = RecordedTimer(self, scope, function, after, n)
         if self.followed:
             return real
         if _moves(function):
             return HeldTimer(self, real, function)
+        if function.startswith(LOCK_TAKEN):
+            return LateLock(self, real, timer)
         return LateTimer(self, real) if function.partition(":")[0] in _AT_ONCE else ResumedTimer(self, real)
 
     def importing(self, scope: Scope, module: str) -> Scope | None:

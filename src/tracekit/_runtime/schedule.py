@@ -6,6 +6,7 @@ from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -347,6 +348,11 @@ class Schedule:
             let_go()
         else:
             self._observe()
+
+    def unhold(self, let_go: Callable[[], object]) -> None:
+        """What was held has gone on by itself."""
+        with self._lock, suppress(ValueError):
+            self.held_calls.remove(let_go)
 
     # -- other events --------------------------------------------------------------------------------------------------
 

@@ -414,6 +414,19 @@ class Timer(Protocol):
         """Stop waiting for the timer."""
         return
 
+    def await_lock(self) -> None:
+        """Wait until the thread has taken a lock that had it before in the recording."""
+        return
+
+    def took_lock(self) -> None:
+        """Note that a lock has been taken."""
+        return
+
+    def identity(self) -> list[Any] | None:
+        """Return what identifies the timer in the log: lane, function, the lane's last step, number since. ``None`` if
+        nothing is logged any more."""
+        return None
+
 
 # -- a run ------------------------------------------------------------------------------------------------------------
 

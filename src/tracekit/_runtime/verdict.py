@@ -87,8 +87,8 @@ _WORDS: Final = {
 
 _CHANGED: Final = "look at what changed in the code; record again if the change is meant"
 _ORDER: Final = (
-    "where nothing changed in the code, threads, tasks or processes took turns in another order: what they share without a future or a "
-    "queue (a lock, a list, a flag) is not recorded, so let them hand it over by one of these"
+    "where nothing changed in the code, threads, tasks or processes took turns in another order: what they share without a lock, a "
+    "future or a queue (a list, a flag) is not recorded, so let them share it by one of these"
 )
 #: What to do about reasons of a code, where a change of the code need not be the cause.
 _ADVICE: Final = {

@@ -1,0 +1,194 @@
+"""Captures in which order the threads of a run take a lock: where it passes from one to another, a replay passes it on in the
+same order.
+
+Which thread takes a free lock first is decided by the operating system, and so is what threads see that share something
+under a lock, a condition or an event (``Event.set``, ``Semaphore.release`` and ``Condition.wait`` all take the lock of a
+``Condition``). What is taken in user code or in a package counts; the locks of the standard library's own queues, futures
+and log handlers do not, since their hand-overs are captured as such (``threads``).
+
+An entry is written only if another line of execution had the lock before: it says where that one had taken it. Under the
+interpreter lock, threads that compute pass a lock on a few hundred times a second at most, and one thread that takes a lock
+a million times writes nothing. (All tasks of an event loop are one line here: their order is captured already.)
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import LockType, RLock, allocate_lock
+from functools import partial
+from sys import _getframe
+from types import FrameType
+from typing import Any, Final
+from weakref import ref
+
+from .._journal.entry import LOCK_TAKEN
+from .._reality import free_in_forks, running_loop
+from .._runtime.session import Scope, current
+from .callers import of_the_program
+from .in_place import MethodEntry, Unsupported
+from .patch import ReversiblePatch, Switch
+from .waits import armed, own, scope_of_timers
+
+__all__ = ["Taking", "activate", "deactivate", "follow_locks", "taken_by_caller", "taking"]
+
+#: The module whose functions take locks on behalf of their callers.
+_THREADING: Final = threading.__file__
+_TRANSPARENT: Final = frozenset((_THREADING, __file__.replace("locks.py", "timers.py")))
+
+
+class _Owner:
+    """The line of execution that has taken a lock last, and where it did."""
+
+    __slots__ = ("line", "lock", "turn")
+
+    def __init__(self, lock: Any, owners: dict[int, _Owner]) -> None:
+        me = id(lock)
+        self.lock: Final = ref(lock, lambda _: owners.pop(me, None))
+        self.line: object = None
+        self.turn: Any = None
+
+
+class _Owners(dict[int, _Owner]):
+    """The owners of the locks of a run, by the lock's ``id()``, from when it has several threads."""
+
+    followed = False
+
+
+class Taking:
+    """A lock that is about to be taken by the program."""
+
+    __slots__ = ("_lock", "_scope", "_turn")
+
+    def __init__(self, lock: Any, scope: Scope, turn: Any) -> None:
+        self._lock: Final = lock
+        self._scope: Final = scope
+        self._turn: Final = turn
+        turn.await_lock()
+
+    def taken(self) -> None:
+        """The lock has been taken."""
+        turn, lock = self._turn, self._lock
+        turn.took_lock()
+        loop = running_loop()
+        line = self._scope.lane if loop is None else id(loop)
+        owners = self._scope.session.state.extras.of(_Owners)
+        owner = owners.get(id(lock))
+        if owner is None:
+            owner = owners[id(lock)] = _Owner(lock, owners)
+        elif owner.line != line and turn.live:
+            before = owner.turn.identity()
+            if before is not None:
+                turn.fired({"following": before})
+        owner.line, owner.turn = line, turn
+
+
+def taking(lock: Any, frame: FrameType | None) -> Taking | None:
+    """Return what to report to when ``lock`` has been taken, if code of ``frame`` takes it as a part of the run. In a replay
+    this waits for the threads that took it before.
+
+    In a wait with a limit it is no part of the run: where the limit expired, a replay does not wait.
+    """
+    if frame is None or own.limit is not None or not of_the_program(frame):
+        return None
+    scope = scope_of_timers()
+    if scope is None or not scope.session.state.extras.of(_Owners).followed:
+        return None
+    turn = armed(scope, f"{LOCK_TAKEN}:{frame.f_code.co_qualname}", 0)
+    return None if turn is None else Taking(lock, scope, turn)
+
+
+def taken_by_caller(frame: FrameType | None) -> FrameType | None:
+    """Return the frame on whose behalf the standard library takes a lock."""
+    while frame is not None and frame.f_code.co_filename in _TRANSPARENT:
+        frame = frame.f_back
+    return frame
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------------
+#
+# In place while a run that has started a thread is active: everybody else takes locks as ever.
+
+
+def follow_locks(scope: Scope) -> None:
+    """A thread is about to be started in ``scope``, or a call handed to one: from now on the order matters in which locks
+    are taken in its run. What a step does inside, a replay does not do."""
+    if not scope.live:
+        owners = scope.session.state.extras.of(_Owners)
+        if not owners.followed:
+            owners.followed = True
+            _following.follow()
+
+
+class _Following:
+    """Applies the patches from the first run with several threads to the end of the last run."""
+
+    def __init__(self) -> None:
+        self._switch: Final = Switch(lambda: _patches(self._switch))
+        self._lock: Final = free_in_forks(allocate_lock())
+        self._active = False
+
+    def activate(self) -> None:
+        self._active = True
+
+    def follow(self) -> None:
+        with self._lock:
+            if self._active and not self._switch.active:
+                self._switch.activate()
+
+    def deactivate(self) -> None:
+        with self._lock:
+            self._active = False
+            self._switch.deactivate()
+
+
+_following: Final = _Following()
+activate, deactivate = _following.activate, _following.deactivate
+
+
+def _patches(switch: Switch) -> list[ReversiblePatch]:
+    return [switch.once(threading.Condition, "__enter__", _enter_condition), *switch.made("locks", _entering)]
+
+
+def _enter_condition(original: Any) -> Any:
+    def __enter__(self: Any) -> Any:
+        if current.get() is None:
+            return original(self)
+        found = taking(self._lock, taken_by_caller(_getframe(1)))
+        entered = original(self)
+        if found is not None:
+            found.taken()
+        return entered
+
+    __enter__.__qualname__ = "Condition.__enter__"
+    return __enter__
+
+
+def _entering() -> list[ReversiblePatch]:
+    def entering(genuine: Any, release: Any) -> Any:
+        def __enter__(self: Any) -> Any:
+            # A signal handler may raise as soon as the lock is taken, before anybody knows: so the same call of C that
+            # takes it notes it.
+            taken: list[Any] = []
+            try:
+                if current.get() is None or not of_the_program(frame := _getframe(1)):
+                    taken.extend(map(genuine, (self,)))
+                    return taken[0]
+                found = taking(self, frame)
+                taken.extend(map(genuine, (self,)))
+                if found is not None:
+                    found.taken()
+                return taken[0]
+            except BaseException:
+                if taken:
+                    release(self)
+                raise
+
+        return __enter__
+
+    try:
+        return [
+            MethodEntry(kind, "__enter__", partial(entering, release=vars(kind)["release"]))
+            for kind in (LockType, RLock)
+        ]
+    except (Unsupported, KeyError):  # an interpreter that implements them differently
+        return []

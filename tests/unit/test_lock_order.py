@@ -1,0 +1,286 @@
+"""In which order threads take a lock, where it passes from one to another: a replay passes it on in that order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.effects import entries
+from tests.support.processes import python
+from tracekit import record, replay, traced_tool
+
+
+@traced_tool(side_effect="read_only")
+def ask(what: object) -> object:
+    return what
+
+
+def compute(n: int) -> None:
+    sum(range(5000 + 7919 * n % 20000))
+
+
+def times(repeated: int, store: Path, program: Callable[[], Any]) -> None:
+    """Record and replay ``program``; what it saw must be the same each time, and the replay exact."""
+    for _ in range(repeated):
+        with record("locks", store=store) as run:
+            seen = program()
+        with replay(run) as session:
+            assert program() == seen
+        assert session.report.exact
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def taken(run: Any) -> list[dict[str, Any]]:
+    return [entry for entry in entries(run.path, "clock") if entry["name"] == "lock.taken"]
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock, threading.Condition, threading.Semaphore])
+def test_what_threads_share_under_a_lock(tmp_path: Path, kind: Callable[[], Any]) -> None:
+    """Threads that add to one list under a lock find as much in it each time as they found when it was recorded."""
+
+    def program() -> list[tuple[int, int]]:
+        lock, seen = kind(), list[tuple[int, int]]()
+
+        def work(me: int) -> None:
+            for i in range(8):
+                compute(me + i)
+                with lock:
+                    seen.append((me, i))
+                    there = len(seen)
+                ask(there)
+
+        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
+        return seen
+
+    times(4, tmp_path, program)
+
+
+def test_a_thread_that_is_woken_by_an_event(tmp_path: Path) -> None:
+    """Whether an event that is set twice wakes a thread twice depends on when that clears it; a replay does not differ."""
+
+    def program() -> list[object]:
+        event, over, lock = threading.Event(), threading.Event(), threading.Lock()
+        jobs, seen = list[int](), list[object]()
+
+        def look() -> None:
+            while not over.is_set():
+                event.wait(60)
+                event.clear()
+                with lock:
+                    there = len(jobs)
+                seen.append(ask(there))
+
+        def give() -> None:
+            for i in range(10):
+                with lock:
+                    jobs.append(i)
+                event.set()
+                compute(i)
+            over.set()
+            event.set()
+
+        in_threads(look, give)
+        return seen
+
+    times(5, tmp_path, program)
+
+
+def test_a_queue_of_the_programs_own(tmp_path: Path) -> None:
+    """Of several threads that wait at a condition, the one that was notified when it was recorded gets the item."""
+
+    def program() -> list[Any]:
+        items, lock, got = deque[int](), threading.Lock(), list[Any]()
+        filled, emptied = threading.Condition(lock), threading.Condition(lock)
+
+        def take(me: str) -> None:
+            while True:
+                with filled:
+                    while not items:
+                        filled.wait()
+                    item = items.popleft()
+                    emptied.notify()
+                if item < 0:
+                    return
+                compute(item)
+                answer = ask((me, item))
+                with lock:
+                    got.append(answer)
+
+        def give() -> None:
+            for item in [*range(12), -1, -1]:
+                with emptied:
+                    while len(items) > 1:
+                        emptied.wait()
+                    items.append(item)
+                    filled.notify()
+
+        in_threads(lambda: take("a"), lambda: take("b"), give)
+        return got
+
+    times(5, tmp_path, program)
+
+
+def test_a_done_callback_of_a_pool(tmp_path: Path) -> None:
+    """What a call's done callback does belongs to the run, in a lane of its own: its steps, and the locks that it takes."""
+
+    def program() -> list[Any]:
+        lock, busy, seen = threading.Lock(), [0], list[Any]()
+
+        def call(i: int) -> object:
+            compute(i)
+            return ask(("call", i))
+
+        def done(future: Any) -> None:
+            compute(3)
+            answer = ask(("done", future.result()))
+            with lock:
+                busy[0] -= 1
+                seen.append(answer)
+
+        with ThreadPoolExecutor(3) as pool:
+            for i in range(8):
+                with lock:
+                    busy[0] += 1
+                    there = busy[0]
+                seen.append(ask(there))
+                pool.submit(call, i).add_done_callback(done)
+        return seen
+
+    times(4, tmp_path, program)
+
+
+def test_a_lock_that_stays_with_its_thread_costs_no_entry(tmp_path: Path) -> None:
+    """Only where a lock passes to another thread is there an entry, which says where that one had taken it."""
+    mine, shared = threading.Lock(), threading.Lock()
+
+    def work() -> None:
+        for _ in range(100):
+            with mine:
+                pass
+        with shared:
+            pass
+
+    with record("locks", store=tmp_path) as run:
+        ask(0)
+        for _ in range(2):
+            with shared:
+                pass
+            in_threads(work)
+    function = test_a_lock_that_stays_with_its_thread_costs_no_entry.__name__
+    thread = f"{function}.<locals>.work"
+    following = [(entry["input"]["call"], entry["input"]["following"][1]) for entry in taken(run)]
+    assert following == [
+        (function, f"lock.taken:{thread}"),
+        (thread, f"lock.taken:{thread}"),
+        (thread, f"lock.taken:{function}"),
+    ]
+
+
+def test_a_lock_that_a_process_takes_once(tmp_path: Path) -> None:
+    """A cache that threads fill under a lock may be empty or filled in a replay: it waits for nobody that does not come."""
+    cache, lock = dict[str, int](), threading.Lock()
+
+    def program() -> list[object]:
+        seen = list[object]()
+
+        def work(me: int) -> None:
+            if "found" not in cache:
+                with lock:
+                    compute(me)
+                    cache["found"] = 1
+            seen.append(ask(1))
+
+        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
+        return seen
+
+    for cold in (True, False):
+        cache.clear()
+        with record("locks", store=tmp_path) as run:
+            program()
+        if not cold:
+            cache.clear()
+        with replay(run) as session:
+            program()
+        assert session.report.exact
+
+
+def test_a_run_that_goes_on_elsewhere_keeps_the_order() -> None:
+    """A partial replay takes locks in the recorded order, and the run that it writes has that order, too."""
+
+    @traced_tool(side_effect="read_only")
+    def other(what: object) -> object:
+        return what
+
+    def program() -> list[Any]:
+        lock, seen = threading.Lock(), list[Any]()
+
+        def work(me: int) -> None:
+            for i in range(6):
+                compute(me + i)
+                with lock:
+                    seen.append((me, i))
+                    there = len(seen)
+                ask(there)
+
+        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
+        other(len(seen))
+        return seen
+
+    with record("locks") as run:
+        seen = program()
+    with replay(run, live={"tool:other"}) as session:
+        assert program() == seen
+    assert session.new_run_id is not None
+    with replay(session.new_run_id) as again:
+        assert program() == seen
+    assert again.report.exact
+
+
+INTERRUPTED = """
+import signal, threading
+from tracekit import record
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+lock, plain = threading.Lock(), threading.RLock()
+with record("locks"):
+    threading.Thread(target=len, args=([],)).start()
+    held = 0
+    for _ in range(200):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            while True:
+                with lock:
+                    with plain:
+                        pass
+        except Stop:
+            held += lock.locked()
+            lock = threading.Lock()
+print(held)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
+def test_a_signal_handler_that_raises_leaves_no_lock_taken(tmp_path: Path) -> None:
+    """A handler that raises where a lock is taken for a ``with`` block leaves it free, as without a run."""
+    done = python("-c", INTERRUPTED, cwd=tmp_path)
+    assert done.stdout.split() == ["0"], done.stderr
