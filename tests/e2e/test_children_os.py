@@ -170,6 +170,8 @@ def test_processes_that_share_a_queue(family: Family) -> None:
     told = family.record().stderr
     assert told.count("taking items from the queue with pipe ") == 1, told
     assert ", which several processes share" in told
+    assert "Give each process a queue of its own" in told
+    assert "@traced_tool" not in told
     why = json.loads(family.python("-m", "tracekit", "show", family.run_id, "--why", "--json").stdout)[
         "can_be_replayed"
     ]

@@ -183,6 +183,20 @@ def test_what_the_caller_allowed_is_listed() -> None:
         assert session.report.exact
 
 
+def test_an_iterator_that_a_tool_was_given_leaves_it_open(tmp_path: Path) -> None:
+    """A replay takes nothing from an iterator that the recorded tool took items from: whether it can be replayed is not known."""
+
+    @traced_tool(side_effect="read_only")
+    def first(items: Any) -> Any:
+        return next(items)
+
+    with record("iterator", store=tmp_path) as run:
+        first(iter([1, 2]))
+    done = python("-m", "tracekit", "show", run.path, "--why", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)["can_be_replayed"]
+    assert (found["answer"], [one["code"] for one in found["reasons"]]) == (None, ["iterator"])
+
+
 def test_a_recording_without_an_end_is_never_called_exact(tmp_path: Path) -> None:
     """Every step of it was answered; how it would have ended nobody knows."""
     run = recorded(lambda: look(1), store=tmp_path)

@@ -161,7 +161,11 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         meta["wrote"] = session.state.extras.of(OwnFiles).lasting
         crossed = [boundary.crossings, *_crossed_in(end.segments)]
         lacking = [*uncaptured(chain(*crossed)), *shared_queues(crossed)]
-        session.report.note(sentences(lacking, _LINES), reached_out=any(reaches_the_network(one) for one in lacking))
+        session.report.note(
+            sentences(lacking, _LINES),
+            reached_out=any(reaches_the_network(one) for one in lacking),
+            only_queues=all(one.kind == "queue" for one in lacking),
+        )
     if session.warnings:
         meta["warnings"] = session.warnings
     if session.log.journal.lost:

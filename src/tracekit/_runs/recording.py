@@ -375,11 +375,7 @@ class RecordBlock(Block[Run]):
         finally:
             world.leave()
         if session.report.noted:
-            cure = instrumentation.cure() if session.report.reached_out else None
-            advice = (
-                _PUT_INTO_A_TOOL if cure is None else f"{cure}; what that does not capture, put into a @traced_tool"
-            )
-            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_LACKS}. {advice}")
+            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_advice(session)}")
         for sentence in session.report.warnings:
             warn(f"run {session.run_id}: {sentence}", error=error)
 
@@ -417,6 +413,17 @@ class RecordBlock(Block[Run]):
 #: The consequence of what was not captured.
 _LACKS: Final = "Nobody knows whether it is safe to run this again"
 _PUT_INTO_A_TOOL: Final = "Put it into a @traced_tool"
+_OWN_QUEUES: Final = "Give each process a queue of its own, or use a pool"
+
+
+def _advice(session: Recording) -> str:
+    """Return what is not known about a run that lacks something, and what to do."""
+    if session.report.only_queues:
+        return _OWN_QUEUES
+    cure = instrumentation.cure() if session.report.reached_out else None
+    return f"{_LACKS}. " + (
+        _PUT_INTO_A_TOOL if cure is None else f"{cure}; what that does not capture, put into a @traced_tool"
+    )
 
 
 def _budget_or_none(budget: object) -> Budget | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from threading import get_ident
@@ -891,6 +891,12 @@ class Recording:
         else:
             about = dict(info or {})
             self._mark_input(about, encoded, spec)
+            if encoded.notes and type(request.input) is dict:
+                iterators = [
+                    name for name, value in request.input.items() if isinstance(value, (Iterator, AsyncIterator))
+                ]
+                if iterators:
+                    about["iterators"] = iterators
             if encoded.redacted:  # it may be derived from what was removed
                 about.pop("idempotency_key", None)
             meta = self._with_info(spec, rendered, about) if about else rendered.suffix

@@ -24,6 +24,8 @@ class RunReport:
         self.noted: list[str] = []
         #: Whether some of them may be a library's requests, which ``instrument()`` would capture.
         self.reached_out = False
+        #: Whether all of them are queues that several processes share.
+        self.only_queues = False
         #: Probably intended, so kept in the trace alone.
         self.quiet: Final[list[str]] = []
         #: Those of either list which mean that a replay will lack something.
@@ -41,7 +43,9 @@ class RunReport:
             if uncaptured:
                 self.uncaptured.append(sentence)
 
-    def note(self, sentences: Iterable[str], *, reached_out: bool) -> None:
-        """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network."""
+    def note(self, sentences: Iterable[str], *, reached_out: bool, only_queues: bool) -> None:
+        """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network;
+        ``only_queues``: they are queues that processes share."""
         self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
         self.reached_out = reached_out
+        self.only_queues = only_queues

@@ -367,6 +367,8 @@ class _Read:
         self.redacted: Final[list[int | str]] = []
         #: Effect blocks that used neither ``perform()`` nor ``live``.
         self.unasked: Final[list[int | str]] = []
+        #: Calls that were given iterators.
+        self.iterators: Final[list[int | str]] = []
         self.captured = False
         self.bookkeeping = False
         #: Whether boundary crossings were observed; the entries about them, and the last entry, which has the counts.
@@ -396,6 +398,8 @@ class _Read:
             self.bookkeeping = True
         if info_of(entry).get("unasked"):
             self.unasked.append(self.place(entry["seq"]))
+        if info_of(entry).get("iterators"):
+            self.iterators.append(self.place(entry["seq"]))
         if found is not None and found[1] != "intent":
             if "notes" in meta:
                 self.lacking.append(self.place(entry["seq"]))
@@ -453,6 +457,10 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
     if unasked:
         text = "the block of an effect used neither `perform()` nor `live`, so a replay can't skip it, and stops there"
         yield False, Reason("unasked", text, {"entries": unasked})
+    iterators = [place for one in read for place in one.iterators]
+    if iterators:
+        text = "a call was given an iterator: a replay takes nothing from it, and differs if the program goes on with what is left"
+        yield None, Reason("iterator", text, {"entries": iterators})
     lost = sum(one.state.lost for one in read)
     if lost:
         text = f"{lost} of its entries could not be written, and a replay stops where the first is missing"

@@ -124,6 +124,7 @@ _REASONS: Final = {
     "lost_entries": "see why the log could not be written (a full disk?), and record again",
     "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
+    "iterator": "give the call a list, or let the program take the items and pass them on",
     "unasked": "let the block of effect() ask whether to do it: e.perform(function, …), or `if e.live:`",
 }
 #: The other reasons of a verdict: what is right nevertheless, and what is found with its line in another way.
