@@ -496,3 +496,22 @@ def test_an_output_that_can_not_be_written_is_no_answer(store: Path, command: li
     code = f"import os; r, w = os.pipe(); os.dup2(w, 1); os.close(w); os.close(r); from tracekit.cli import main; main({command!r})"
     done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [["run", "agent.py"], ["replay", "last", "--live", "llm", "--", "agent.py"]])
+def test_a_run_that_can_not_be_written_is_no_answer(store: Path, tmp_path: Path, command: list[str]) -> None:
+    """The program does not begin, and exit code 2 says that nothing was judged."""
+    (tmp_path / "agent.py").write_text(
+        "import tracekit\ntracekit.decision('turn', input=1, output='left')\nprint('begun')\n"
+    )
+    done = python("-c", "import tracekit.cli; tracekit.cli.main(['run', 'agent.py'])", cwd=tmp_path, fresh=True)
+    assert done.returncode == 0, done.stderr
+    runs = store / "runs"
+    runs.rename(store / "elsewhere")
+    shown = tmp_path / "shown.jsonl"
+    shown.write_bytes(max((store / "elsewhere").glob("*.jsonl")).read_bytes())
+    runs.touch()  # no directory, for root either
+    command = [str(shown) if part == "last" else part for part in command]
+    done = python("-c", f"import tracekit.cli; tracekit.cli.main({command!r})", cwd=tmp_path, fresh=True)
+    assert (done.returncode, "begun" in done.stdout) == (2, False), done.stderr
+    assert "can't be written" in done.stderr

@@ -1264,7 +1264,7 @@ def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
     )
 
 
-_ELSEWHERE: Final = "free space, or name another store with TRACEKIT_DIR"
+_ELSEWHERE: Final = "free space, make the directory writable, or name another store with TRACEKIT_DIR"
 _UNCHANGED: Final = (
     "make the file and its directory writable for this user, or work on a copy of the store (TRACEKIT_DIR, --store)"
 )
@@ -1272,7 +1272,7 @@ _UNCHANGED: Final = (
 
 def _unwritable(path: str, run_id: str, error: OSError, next_action: str = _ELSEWHERE) -> LogWriteError:
     return LogWriteError(
-        f"{path} can't be written: {error}",
+        f"{path} can't be written: {error.strerror if error.filename == path else error}",
         run_id=run_id,
         path=path,
         next_action=next_action,

@@ -983,7 +983,7 @@ def load(mode: str) -> None:
 
 
 def main() -> None:
-    """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or 1 if a replay failed."""
+    """Run the program as ``TRACEKIT_LAUNCH`` says; exit with its status, or with that of the error that kept it from running."""
     instructions = json.loads(os.environ.pop("TRACEKIT_LAUNCH"))
     load(instructions["mode"])
     program = Program.of(instructions) or Program(None, None, (), instructions["cwd"])
@@ -1006,7 +1006,7 @@ def main() -> None:
             )
     except TracekitError as error:
         print(command_line_text(error), file=sys.stderr)
-        status = 1
+        status = exit_code(error)
     except KeyboardInterrupt as error:  # not the program's: before it began, or after its end
         print("interrupted", file=sys.stderr)
         if instructions["mode"] == "resume":
