@@ -581,7 +581,7 @@ def test_a_file_is_not_read_through_for_each_execution(monkeypatch: pytest.Monke
     monkeypatch.setattr(Trace, "unchanging", True)
     read: list[str] = []
     verify = Trace._verify
-    monkeypatch.setattr(Trace, "_verify", lambda self: read.append(self.path) or verify(self))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Trace, "_verify", lambda self, *asked: read.append(self.path) or verify(self, *asked))  # type: ignore[func-returns-value]
     run, answers = recorded(lambda: [ask(who=str(n)).payload for n in range(20)])
     read.clear()
     records = ExecutionRecord.all(run)
