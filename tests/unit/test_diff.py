@@ -87,6 +87,19 @@ def test_long_values_are_shown_from_where_they_differ() -> None:
     assert re.search(r"output: …A+ FIRST → …A+ OTHER", said)
 
 
+def test_a_long_line_of_a_prompt_is_cut_to_what_differs() -> None:
+    """A message of one long line is not printed whole, twice; ``--json`` has it whole."""
+    before, after = " ".join(f"b{n}" for n in range(300)), " ".join(f"a{n}" for n in range(300))
+    run("one", lambda: ask([{"role": "user", "content": f"{before} first {after}"}]))
+    run("two", lambda: ask([{"role": "user", "content": f"{before} other one {after}"}]))
+    said = call("diff", "one", "two").stdout.splitlines()
+    assert re.search(r"^    -….{0,38} b299 first a0 .{0,38}…$", next(line for line in said if line.startswith("    -")))
+    assert re.search(
+        r"^    \+….{0,38} b299 other one a0 .{0,38}…$", next(line for line in said if line.startswith("    +"))
+    )
+    assert changes("one", "two")[0]["messages"][0]["actual"]["text"] == f"{before} other one {after}"
+
+
 def test_errors_are_compared_by_what_they_say() -> None:
     """The same exception from another line is the same; another text is not."""
     for name, cents in (("one", -1), ("two", -1), ("three", -2)):

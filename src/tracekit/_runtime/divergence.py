@@ -50,6 +50,7 @@ __all__ = [
     "another_step",
     "asked_too_often",
     "asks_for_more",
+    "changed_lines",
     "clock_never_read",
     "clock_stands_still",
     "describe",
@@ -78,6 +79,8 @@ _BY_A_CLIENT: Final = ("llm", "http")
 _FIELDS: Final = 12
 _LINES: Final = 24
 _WIDTH: Final = 160
+#: How much of a long line is shown on each side of the part that differs.
+_AROUND: Final = 40
 #: How many recorded steps are examined to find the nearest one for a message.
 _NEIGHBOURS: Final = 50
 _MISSING: Final = object()
@@ -104,25 +107,30 @@ def _is_long(recorded: str, actual: str) -> bool:
 
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
-    """Return a unified diff; of long lines, only the part around their first difference."""
-    import difflib
-
-    diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), "recorded", "now", lineterm="", n=1))
-    lines = _narrowed(diff) or [f"- {recorded[-40:]!r}", f"+ {actual[-40:]!r}"]  # they differ only in line ends
+    """Return a unified diff; of long lines, only the part in which they differ."""
+    lines = ["--- recorded", "+++ now", *changed_lines(recorded, actual, 1)]
     shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
     if len(lines) > _LINES:
         shown.append(f"    … and {len(lines) - _LINES} more lines")
     return shown
 
 
-def _narrowed(diff: list[str]) -> list[str]:
-    """Return the lines of a diff; if as many are removed as added, each pair is cut to where it differs."""
+def changed_lines(recorded: str, actual: str, context: int) -> list[str]:
+    """Return the lines in which two texts differ, as a unified diff without its head, with ``context`` lines around them.
+
+    If as many are removed as added, each long pair is cut to the part in which it differs.
+    """
+    import difflib
+
+    diff = list(difflib.unified_diff(recorded.splitlines(), actual.splitlines(), lineterm="", n=context))[2:]
+    if not diff and recorded != actual:  # they differ only in line ends
+        return [f"-{recorded[-_AROUND:]!r}", f"+{actual[-_AROUND:]!r}"]
     lines: list[str] = []
     i = 0
     while i < len(diff):
         out = _block(diff, i, "-")
         into = _block(diff, i + len(out), "+")
-        if i < 2 or not out or len(out) != len(into):
+        if not out or len(out) != len(into):
             lines.append(diff[i])
             i += 1
             continue
@@ -145,14 +153,14 @@ def in_common(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def _window(one: str, other: str) -> tuple[str, str]:
-    """Return two long lines from shortly before their first difference on."""
+    """Return the part in which two long lines differ, with a little of what is around it."""
     if max(len(one), len(other)) < _WIDTH:
         return one, other
     same = in_common(one, other)
-    start = max(0, same - 40)
-    if start == 0:
-        return one, other
-    return "…" + one[start:], "…" + other[start:]
+    start = max(0, same - _AROUND)
+    end = max(0, in_common(one[same:][::-1], other[same:][::-1]) - _AROUND)
+    before, after = "…" if start > 1 else one[:start], "…" if end > 1 else one[len(one) - end :]
+    return before + one[start : len(one) - end] + after, before + other[start : len(other) - end] + after
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sys
 from array import array
@@ -694,9 +693,10 @@ def _message_text(message: PromptMessage) -> str:
 
 
 def unified(old: str, new: str) -> str:
-    """Return the lines in which two texts differ, with two lines of context."""
-    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=2, lineterm="")
-    return "\n".join([*lines][2:])
+    """Return the lines in which two texts differ, with two lines of context; of long lines, the part that differs."""
+    from .._runtime.divergence import changed_lines
+
+    return "\n".join(changed_lines(old, new, 2))
 
 
 def print_text(console: Console, text: str) -> None:
