@@ -395,8 +395,8 @@ def desk(item):
         cents -= 100
     elif said == "none":
         return ask("why?")
-    asked = {"action": "charge", "payload": {"cents": cents}}
-    answer = policy_check("limits", input=asked, output={"decision": "allow"})
+    asked = {"action": "charge", "payload": {"cents": cents}, "said": said}
+    answer = policy_check("limits", input=asked, output={"decision": "deny" if said == "no" else "allow"})
     if answer["decision"] == "allow":
         charge(cents)
     if datetime.date.today().day == 31:
@@ -463,6 +463,19 @@ def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
     assert (changes["recorded"]["calls"], changes["now"]["calls"]) == (3, 4)
     assert changes["now"]["input_tokens"] > changes["recorded"]["input_tokens"] > 0
     assert (changes["recorded"]["cost_usd"], changes["recorded"]["unpriced"]) == (None, ["tiny-1"])
+
+
+def test_a_decision_that_another_model_leads_to(desk: StubProvider, at_the_desk: Path) -> None:
+    """A policy that is asked about other words of the model, and answers otherwise, is the difference, with the effect
+    behind it; a model without a name is a usage error."""
+    desk.says = lambda body: "no"
+    done = call("last", "--entry", "desk:desk", "--live", "llm=big-2", "-n", "1")
+    assert done.exit_code == 1, done.output
+    assert "differs: policy.check limits: decided otherwise  1 run" in done.stdout
+    assert "output: {decision: allow} → {decision: deny}\n    behind it: charge (step " in done.stdout
+    assert "calls: 1 dropped\ndecisions: 1 flipped\n" in done.stdout
+    nameless = call("last", "--entry", "desk:desk", "--live", "llm=")
+    assert (nameless.exit_code, "must be the name of a model" in nameless.stderr) == (2, True)
 
 
 def test_another_policy_on_another_day(desk: StubProvider, at_the_desk: Path) -> None:

@@ -29,6 +29,11 @@ def pay(cents: int) -> int:
     return cents
 
 
+@traced_tool(side_effect="read_only")
+def look_length(text: str) -> int:
+    return len(text)
+
+
 @traced_model(model="m")
 def ask(messages: list[Any], temperature: float = 0.0) -> str:
     return f"answer to {messages[-1]['content'].splitlines()[-1]}"
@@ -98,6 +103,23 @@ def test_a_long_line_of_a_prompt_is_cut_to_what_differs() -> None:
         r"^    \+….{0,38} b299 other one a0 .{0,38}…$", next(line for line in said if line.startswith("    +"))
     )
     assert changes("one", "two")[0]["messages"][0]["actual"]["text"] == f"{before} other one {after}"
+
+
+def test_another_model_is_another_input_of_one_call() -> None:
+    """So what comes after it is compared, too, though it was asked with what the other model said."""
+    for name in ("big", "small"):
+
+        @traced_model(model=name)
+        def say(messages: list[Any], by: str = name) -> str:
+            return f"{by} says so"
+
+        with record("shop", run_id=name):
+            pay(look_length(say([{"role": "user", "content": "how long?"}])))
+    assert [(one["change"], one["kind"], one["differences"][0]["path"]) for one in changes("big", "small")] == [
+        ("changed", "llm.request", "input.model"),
+        ("changed", "tool.call", "input.text"),
+        ("changed", "tool.call", "input.cents"),
+    ]
 
 
 def test_errors_are_compared_by_what_they_say() -> None:

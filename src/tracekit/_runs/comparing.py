@@ -195,7 +195,8 @@ def _processes(before: RunView, now: RunView) -> Iterator[tuple[FileView | None,
 
 
 def _named(step: StepView) -> tuple[str, str]:
-    return step.type, step.name
+    """Return what a step is, whatever it was asked. The name of a model call is its model, which is a part of its input."""
+    return step.type, "" if step.call is not None else step.name
 
 
 def _end(file: FileView | None) -> dict[str, Any]:
@@ -226,6 +227,7 @@ def _without_transport(headers: Any) -> Any:
 #: Calls that a program makes to anything but models; and steps that decide what it may do.
 _CALLS: Final = ("tool", "http", "process")
 _DECISIONS: Final = ("policy.check", "breaker", "detection")
+_PLANS: Final = ("decision", "router.decision")
 _SIGNS: Final[Mapping[Op, str]] = {"added": "added", "removed": "dropped", "changed": "changed", "moved": "moved"}
 
 
@@ -250,11 +252,16 @@ def changes(before: RunView, now: RunView, ended: Mapping[str, Any] | None = Non
     return {
         "calls": calls,
         "decisions": [*_flips(before, decided)],
-        "plans": sum(one.step.kind in ("decision", "router.decision") for one in found.steps),
+        "plans": sum(_other_plan(one) for one in found.steps),
         "result": result,
         "recorded": before.taken._asdict(),
         "now": now.taken._asdict(),
     }
+
+
+def _other_plan(one: StepDifference) -> bool:
+    """Return whether the program decided something else, or had something decided that was not before, or no longer."""
+    return one.step.kind in _PLANS or (one.step.kind in _DECISIONS and one.op in ("added", "removed"))
 
 
 def _changed_call(one: StepDifference) -> bool:

@@ -83,7 +83,7 @@ class Live:
             if instead is None:
                 continue
             if family == "llm":
-                if not isinstance(instead, str):
+                if not isinstance(instead, str) or not instead.strip():
                     raise ValueError(f"live[{kind!r}] must be the name of a model, not {instead!r}")
                 self._models[name or "llm"] = instead
             elif kind == "clock":
