@@ -68,6 +68,23 @@ def found(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_no_line_is_wider_than_a_narrow_terminal() -> None:
+    """A reason that has no room behind its columns is in a line of its own; columns without room are left out and named."""
+    reason = " ".join(f"word{number:02}" for number in range(40))
+    with record("shop") as made, suppress(ConnectionError):
+        hear(reason)
+    for columns, left_out in ((100, ""), (60, "strategy")):
+        shown, status = on_a_terminal("failures", columns=columns)
+        lines = shown.splitlines()
+        assert status == 0
+        assert max(map(len, lines)) <= columns
+        assert [line.split()[0] for line in lines[:3]] == ["run", "reason", made.id]
+        assert lines[3][: columns - 4] == f"  {reason}"[: columns - 4]
+        assert lines[4:] == ([f"no room for {left_out} (--json)"] if left_out else [])
+    shown, _ = on_a_terminal("failures", columns=56)
+    assert shown.splitlines()[-1] == "no room for name, strategy (--json)"
+
+
 def test_a_reason_is_as_long_as_the_line_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a wide terminal a long reason is whole; in a narrow one so much of it is left that it says something."""
     reason = " ".join(f"word{number:02}" for number in range(40))

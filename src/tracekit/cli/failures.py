@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 import click
 
@@ -17,6 +18,9 @@ from .options import JSON_LINES, READ_STORE
 from .output import located, moment, named, printable, short
 
 __all__ = ["failures"]
+
+#: The columns, as ``_row`` fills them.
+_HEADS: Final = ("run", "step", "name", "type", "strategy", "reason")
 
 
 @click.command()
@@ -87,27 +91,40 @@ def failures(
 
 
 def _print(found: Iterator[RecordedFailure], damaged: list[TraceError], nowhere: str | None) -> None:
-    """Print a table without wrapping its lines: ids must stay copyable."""
+    """Print a table without wrapping its lines: ids must stay copyable.
+
+    On a narrow terminal reasons are in lines of their own, and columns are left out.
+    """
     from rich.text import Text
 
     with output.working("reading the runs"):
         # A failure that ended its run is in the log twice.
-        rows = [("run", "step", "name", "type", "strategy", "reason"), *dict.fromkeys(map(_row, found))]
+        rows = [_HEADS, *dict.fromkeys(map(_row, found))]
     if len(rows) == 1:
         if nowhere is not None:  # a wrong directory must not look like one without failures
             output.message(f"There is no run in {nowhere}. TRACEKIT_DIR or --store names another store.")
         else:
             output.message("No failure in what could be read." if damaged else "No failure.")
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    widths = {head: max(map(len, column)) for head, column in zip(_HEADS[:-1], zip(*rows, strict=True), strict=False)}
     with output.paged() as console:
+        left_out = output.without_room(console, widths, ("strategy", "name"))
+        used = [head for head in widths if head not in left_out]
+        longest = max(len(short(row[-1], output.LEAST_ROOM)) for row in rows)
+        below = console.is_terminal and sum(widths[head] + 2 for head in used) + longest > console.width
         for number, row in enumerate(rows):
-            texts = [cell.ljust(width) + "  " for cell, width in zip(row, widths, strict=False)]
-            reason = short(row[-1], output.room(console, *texts))
-            cells = [Text(text) for text in texts]
-            if number:
-                cells[3].stylize("dim" if row[4].startswith("settled: ") else "red")
-            console.print(Text.assemble(*cells, reason, style="" if number else "dim"), soft_wrap=True)
+            cells = dict(zip(_HEADS, row, strict=True))
+            line = Text("", style="" if number else "dim")
+            for head in used:
+                kind = "dim" if cells["strategy"].startswith("settled: ") else "red"
+                line.append(cells[head].ljust(widths[head]) + "  ", style=kind if number and head == "type" else "")
+            if below:
+                line.rstrip()
+                console.print(line, soft_wrap=True)
+                line = Text("  ", style=line.style)
+            line.append(short(row[-1], console.width - 2 if below else output.room(console, line.plain)))
+            console.print(line, soft_wrap=True)
+        output.print_left_out(console, left_out[::-1])
 
 
 def _row(found: RecordedFailure) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIFFERENT",
     "INCOMPLETE",
+    "LEAST_ROOM",
     "REFUSED",
     "RIGHT",
     "USAGE_ERROR",
@@ -156,13 +157,35 @@ def console(*, stderr: bool = False) -> Console:
 
 
 #: The least characters that a text beside others gets, however narrow the terminal.
-_ROOM: Final = 80
+LEAST_ROOM: Final = 80
 
 
 def room(out: Console, *before: str) -> int:
     """Return how many characters a text may have behind those ``before`` it in its line: the rest of the width, but enough
     to say something in a narrow terminal, too."""
-    return max(_ROOM, out.width - sum(map(len, before)))
+    return max(LEAST_ROOM, out.width - sum(map(len, before)))
+
+
+def without_room(out: Console, widths: Mapping[str, int], dispensable: Iterable[str]) -> list[str]:
+    """Return those ``dispensable`` columns of a table, in the order given, that must be left out on a terminal.
+
+    ``widths`` are those of all columns. In a pipe there is room for all.
+    """
+    taken, found = sum(width + 2 for width in widths.values()) - 2, []
+    for name in dispensable:
+        if not out.is_terminal or taken <= out.width:
+            break
+        taken -= widths[name] + 2
+        found.append(name)
+    return found
+
+
+def print_left_out(out: Console, columns: Sequence[str]) -> None:
+    """Print below a table which columns it lacks, if any."""
+    from rich.text import Text
+
+    if columns:
+        out.print(Text(f"no room for {', '.join(columns)} (--json)", style="dim"), soft_wrap=True)
 
 
 @contextmanager

@@ -265,23 +265,21 @@ def _print(rows: Sequence[Row]) -> None:
 
     cells = [_HEADS, *map(_cells, rows)]
     used = [number for number in range(len(_HEADS)) if any(row[number] for row in cells[1:])]
-    widths = {number: max(len(row[number]) for row in cells) for number in used}
+    widths = {_HEADS[number]: max(len(row[number]) for row in cells) for number in used}
     with output.paged() as console:
-        left_out: list[str] = []
-        while console.is_terminal and len(used) > 3 and sum(widths[one] + 2 for one in used) - 2 > console.width:
-            left_out.insert(0, _HEADS[used.pop()])
+        left_out = output.without_room(console, widths, list(widths)[:2:-1])
+        used = [number for number in used if _HEADS[number] not in left_out]
         for number, row in enumerate(cells):
             line = Text("")
             for column in used:
-                wide = widths[column]
                 head = _HEADS[column]
+                wide = widths[head]
                 cell = row[column].rjust(wide) if head in _FIGURES else row[column].ljust(wide)
                 style = "dim" if number == 0 else _STYLES.get(row[column], "none") if head == "state" else ""
                 line += Text(cell + "  ", style=style)
             line.rstrip()
             console.print(line, soft_wrap=True)
-        if left_out:
-            console.print(Text(f"no room for {', '.join(left_out)} (--json)", style="dim"), soft_wrap=True)
+        output.print_left_out(console, left_out[::-1])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
