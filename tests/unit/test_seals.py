@@ -277,6 +277,8 @@ def test_a_key_that_cannot_be_used_is_an_error(
     for name in ("no", "junk", "half", key.name):
         assert call("verify", sealed, "--key", tmp_path / name).exit_code == 2
     assert call("keygen", key).exit_code == 2
+    said = call("verify", sealed, "--key", tmp_path / "gone.pub").stderr
+    assert f"the public key file {tmp_path / 'gone.pub'} can't be read: No such file or directory\n" in said
     assert os.stat(key).st_mode & 0o077 == 0
 
 

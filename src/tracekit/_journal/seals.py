@@ -215,7 +215,7 @@ def _read(path: str | os.PathLike[str], what: str) -> bytes:
         with open_file(path, "rb") as file:
             return file.read(_LONGEST_KEY)
     except OSError as error:
-        raise _unusable(path, f"can't be read: {error}", what) from error
+        raise _unusable(path, f"can't be read: {error.strerror or error}", what) from error
 
 
 def _unusable(path: str | os.PathLike[str], how: str, what: str = "key") -> TraceError:
