@@ -95,14 +95,16 @@ def test_long_values_are_shown_from_where_they_differ() -> None:
 def test_a_long_line_of_a_prompt_is_cut_to_what_differs() -> None:
     """A message of one long line is not printed whole, twice; ``--json`` has it whole."""
     before, after = " ".join(f"b{n}" for n in range(300)), " ".join(f"a{n}" for n in range(300))
-    run("one", lambda: ask([{"role": "user", "content": f"{before} first {after}"}]))
-    run("two", lambda: ask([{"role": "user", "content": f"{before} other one {after}"}]))
+    run("one", lambda: ask([{"role": "user", "content": f"{before}\n{before} first {after}"}]))
+    run("two", lambda: ask([{"role": "user", "content": f"{before}\n{before} other one {after}"}]))
     said = call("diff", "one", "two").stdout.splitlines()
     assert re.search(r"^    -….{0,38} b299 first a0 .{0,38}…$", next(line for line in said if line.startswith("    -")))
     assert re.search(
         r"^    \+….{0,38} b299 other one a0 .{0,38}…$", next(line for line in said if line.startswith("    +"))
     )
-    assert changes("one", "two")[0]["messages"][0]["actual"]["text"] == f"{before} other one {after}"
+    assert f"     {before[:150]}" in "\n".join(said)
+    assert max(len(line) for line in said if line.startswith("    ")) < 400
+    assert changes("one", "two")[0]["messages"][0]["actual"]["text"] == f"{before}\n{before} other one {after}"
 
 
 def test_another_model_is_another_input_of_one_call() -> None:

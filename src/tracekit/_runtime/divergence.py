@@ -118,7 +118,7 @@ def _text_diff(recorded: str, actual: str) -> list[str]:
 def changed_lines(recorded: str, actual: str, context: int) -> list[str]:
     """Return the lines in which two texts differ, as a unified diff without its head, with ``context`` lines around them.
 
-    If as many are removed as added, each long pair is cut to the part in which it differs.
+    If as many are removed as added, each long pair is cut to the part in which it differs; a long line around them is cut.
     """
     import difflib
 
@@ -131,7 +131,7 @@ def changed_lines(recorded: str, actual: str, context: int) -> list[str]:
         out = _block(diff, i, "-")
         into = _block(diff, i + len(out), "+")
         if not out or len(out) != len(into):
-            lines.append(diff[i])
+            lines.append(_clip(diff[i], _WIDTH) if diff[i].startswith(" ") else diff[i])
             i += 1
             continue
         pairs = [_window(one[1:], other[1:]) for one, other in zip(out, into, strict=True)]
