@@ -337,7 +337,6 @@ unit/test_budgets.py
 unit/test_announced.py
 unit/test_canonical.py
 unit/test_canonical_exceptions.py
-unit/test_cli_failures.py
 unit/test_clock.py
 unit/test_compiled.py
 unit/test_compiled_secrets.py

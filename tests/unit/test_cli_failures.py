@@ -169,6 +169,21 @@ def test_a_broken_trace_hides_no_other(shop: list[str]) -> None:
     assert [type(error) for error in damage] == [TraceIntegrityError]
 
 
+def test_a_trace_without_its_failure_is_not_one_without_failures() -> None:
+    """A run from which the line of its only failure was taken, or in which it is a junk line, is reported as damaged, by
+    its id, its path and in a list of all runs: never as a run in which nothing failed."""
+    run_id = run("slow")
+    path = Path(Store().path(run_id))
+    lines = path.read_bytes().splitlines(keepends=True)
+    [failed] = [number for number, line in enumerate(lines) if b'"error":{' in line]
+    for instead in ([], [b"junk\n"]):
+        path.write_bytes(b"".join([*lines[:failed], *instead, *lines[failed + 1 :]]))
+        for arguments in ([], [run_id], [str(path)]):
+            done = call(*arguments)
+            assert (done.exit_code, done.stdout) == (1, ""), arguments
+            assert f"line {failed + 1}" in done.stderr
+
+
 def rewritten(run_id: str, change: Any) -> None:
     """The run's file with ``change`` applied to each entry, chained anew: as an older or another writer left it."""
     from hashlib import sha256
@@ -273,20 +288,6 @@ def test_a_failure_that_a_person_has_settled_says_so(how: str, tmp_path: Path) -
     table = call("--tool", "pay").stdout
     assert table.count("irreversible_step_failed  settled: not done ") == 1
     assert table.count("irreversible_step_failed  manual_intervention ") == 1
-
-
-def test_files_without_a_failure_are_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in order costs a look through its bytes, not a pass over its entries: so a thousand runs are quick."""
-    from tracekit._runs import failures
-
-    run("slow")
-    for _ in range(20):
-        run("fine")
-    read: list[str] = []
-    scan = failures.scan
-    monkeypatch.setattr(failures, "scan", lambda path: read.append(path) or scan(path))
-    assert types() == ["timeout"]
-    assert len(read) == 1
 
 
 def table_of(*arguments: str) -> str:

@@ -1,8 +1,7 @@
-"""``recorded_failures``: finds the failures of recorded runs, in one pass over each file that may contain one."""
+"""``recorded_failures``: finds the failures of recorded runs, in one pass over each file."""
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,8 +10,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from .._journal.entry import ENDS, REFUSALS, family_of, info_of, meta_of
-from .._journal.reader import Trace, open_trace, scan
-from .._journal.store import Store, beside, file_name, first_entry, holder, holds_its_run, last_entry, summary
+from .._journal.reader import Trace, scan
+from .._journal.store import Store, beside, file_name, first_entry, holder, holds_its_run, last_entry
 from .._runtime.recovered import declared_settlement
 from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
@@ -20,10 +19,6 @@ from ..failures.classify import classify_answer, classify_recorded
 
 __all__ = ["FailureReader", "RecordedFailure", "failures_in", "recorded_failures"]
 
-#: A file without any of these contains no failure.
-_MARKS: Final = (
-    b'"error":{', b'"failure":{', b'"status":4', b'"status":5', b'"fallback.exhausted"', b'"contract.violated"',
-)  # fmt: skip
 #: The families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")
 #: Arguments of a ``SystemExit`` with which a program ends successfully.
@@ -78,8 +73,7 @@ def recorded_failures(
     ``settled`` is whether a person has settled the step.
 
     A damaged trace is read up to its first bad line. ``on_damage`` is called with the error; without it, the first
-    error is raised after everything readable has been yielded. Files without a failure are not verified, except those
-    of child processes, so that a missing one is noticed.
+    error is raised after everything readable has been yielded.
 
     Examples:
         >>> from tracekit import record, recorded_failures, traced_tool
@@ -166,8 +160,6 @@ def _paths(store: Store, runs: Iterable[str | os.PathLike[str]]) -> Iterator[str
 
 def failures_in(path: str) -> Iterator[RecordedFailure]:
     """Yield the failures of one file, in order. Raises ``TraceIntegrityError`` at the first line that does not verify."""
-    if not _may_hold_one(path):
-        return
     run_id = first_entry(path).get("run_id")
     if not holds_its_run(path, run_id):
         raise TraceIntegrityError(
@@ -221,16 +213,6 @@ def _settled_beside(path: str, steps: Collection[int]) -> dict[int, Mapping[str,
                     if (about := stated_about(step)) is not None:
                         found[step] = about
     return found
-
-
-def _may_hold_one(path: str) -> bool:
-    with open_trace(path) as file:
-        if not os.fstat(file.fileno()).st_size:
-            return True  # its process died before the run began
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if any(data.find(mark) >= 0 for mark in _MARKS):
-                return True
-    return summary(path).end is None
 
 
 class _Step(NamedTuple):
