@@ -15,8 +15,8 @@ import os
 import sys
 import time as _time
 from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
-from collections.abc import Callable, Mapping
-from contextlib import ContextDecorator, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -32,7 +32,6 @@ __all__ = [
     "free_in_forks",
     "gate",
     "kill",
-    "leave_signals",
     "locked",
     "monotonic",
     "monotonic_ns",
@@ -109,22 +108,24 @@ class OwnLock(RLock):  # type: ignore[misc]
     acquire = RLock.acquire
 
 
-#: How long the start of a thread is waited for, in seconds.
-_BEGINS_S: Final = 1.0
 #: Those by which the system says that this thread itself has failed.
 _OWN_FAULTS: Final = frozenset(
     getattr(_signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(_signal, name)
 )
 
 
-def leave_signals() -> None:
-    """Leave signals to the other threads; to be called first in a thread of tracekit's own.
-
-    A program that takes a signal by ``signal.sigwait`` blocks it in all of its threads. In one that does not block it,
-    it would end the process.
-    """
-    if hasattr(_signal, "pthread_sigmask"):
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """A block in which this thread leaves signals to the other threads, as do for ever the threads that it starts there."""
+    if not hasattr(_signal, "pthread_sigmask"):
+        yield
+        return
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+    try:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals() - _OWN_FAULTS)
+        yield
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 class OwnThread:
@@ -145,20 +146,17 @@ class OwnThread:
         self._ended: Final = allocate_lock()
 
     def start(self) -> None:
-        ready = gate()
         self._ended.acquire()
         try:
-            start_new_thread(self._run, (ready,))
+            # A program that takes a signal by ``signal.sigwait`` blocks it in all of its threads. In one that does not,
+            # it would end the process.
+            with _signals_blocked():
+                start_new_thread(self._run, ())
         except BaseException:
             self._ended.release()
             raise
-        # From now on the program may send itself signals. At the end of the interpreter no new thread runs any more.
-        with off_loop():
-            acquire(ready, timeout=_BEGINS_S)
 
-    def _run(self, ready: LockType) -> None:
-        leave_signals()
-        ready.release()
+    def _run(self) -> None:
         self.native_id = get_native_id()
         own_threads[get_ident()] = self
         try:

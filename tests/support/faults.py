@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from tracekit import _reality
 from tracekit._journal import writer
-from tracekit._reality import system
+from tracekit._reality import OwnLock, system
 
 __all__ = ["KINDS", "Faults", "after_each_sync"]
 
@@ -58,7 +57,8 @@ class Faults:
         self.at_failure: Callable[[], object] = lambda: None
         #: Whether a part of something has just been written for which there is no room.
         self._taken = False
-        self._lock = threading.Lock()
+        #: The disk is below tracekit: its lock is none of the program's.
+        self._lock = OwnLock()
 
     @contextmanager
     def at_work(self) -> Iterator[Faults]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import random
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 from tests.support.faults import SYNCS
 from tracekit._journal import writer
-from tracekit._reality import system
+from tracekit._reality import OwnLock, system
 
 __all__ = ["Disk", "Event", "Held", "lay"]
 
@@ -53,7 +52,8 @@ class Disk:
     def __init__(self, root: Path) -> None:
         self.root = str(root)
         self.events: list[Event] = []
-        self._lock = threading.RLock()
+        #: The disk is below tracekit: its lock is none of the program's.
+        self._lock = OwnLock()
         for path, directories, files in os.walk(self.root):
             for name in [*directories, *files]:
                 whole = os.path.join(path, name)

@@ -365,12 +365,13 @@ def reported() -> Iterator[None]:
     except TracekitError as error:
         fail(error)
     except BrokenPipeError:
-        # The reader (head, less) has closed the pipe; Python would report that again when it closes stdout.
-        sys.stdout = None
+        sys.stdout = None  # the reader (head, less) has closed the pipe; Python would report that again at exit
         sys.exit(RIGHT)
     except OSError as error:
         if error.filename is None and error.errno not in _UNWRITABLE:
             raise  # nothing that the user could fix
+        if error.filename is None:
+            sys.stdout = None
         # Not Python's exit code 1, which would be an answer: a difference, or damage.
         message(f"tracekit: {error.filename or 'the output can not be written'}: {error.strerror}")
         sys.exit(USAGE_ERROR)
