@@ -34,7 +34,12 @@ integration = Integration(
     agents=("Anthropic/Python", "AsyncAnthropic/Python", "AnthropicBedrock/Python", "AsyncAnthropicBedrock/Python",
             "AnthropicVertex/Python", "AsyncAnthropicVertex/Python"),
     endpoints=_ENDPOINTS,
-    credentials=("ANTHROPIC_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"),
+    credentials=(
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        ("AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"),
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_EC2_METADATA_DISABLED",
+    ),
     settings=(
         "ANTHROPIC_BASE_URL",
         "ANTHROPIC_BEDROCK_BASE_URL",

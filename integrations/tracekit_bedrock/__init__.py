@@ -36,7 +36,11 @@ integration = Integration(
     agents=("Boto3/", "Botocore/", "aiobotocore/"),
     hosts=("bedrock*.amazonaws.com", "bedrock*.amazonaws.com.cn"),
     endpoints=_ENDPOINTS,
-    credentials=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"),
+    credentials=(
+        ("AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"),
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_EC2_METADATA_DISABLED",
+    ),
     settings=("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"),
     frameworks=("langchain_aws",),
 )

@@ -50,7 +50,7 @@ integration = Integration(
     agents=("OpenAI/Python", "AsyncOpenAI/Python", "AzureOpenAI/Python", "AsyncAzureOpenAI/Python"),
     endpoints=_ENDPOINTS,
     ambient=(Ambient("api.openai.com", "/v1/traces/ingest"),),
-    credentials=("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY"),
+    credentials=(("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"), ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN")),
     settings=("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_VERSION", "AZURE_OPENAI_ENDPOINT"),
     frameworks=("agents", "langchain_openai", "instructor"),
 )

@@ -71,3 +71,18 @@ def test_the_first_call_of_a_process(tmp_path: Path, sdk: str, client: str) -> N
     assert replayed.stdout == recorded.stdout
     assert trace.read_bytes() == before
     assert b"first-call-0123456789" not in before
+
+
+def test_a_token_instead_of_a_key(tmp_path: Path) -> None:
+    """A program that signed in with the other credential that its SDK accepts, and with no key, is replayed without either."""
+    program = PROGRAM.format(sdk="anthropic", client="Anthropic", suffix="", call=CALLS["anthropic"], key="")
+    (tmp_path / "agent.py").write_text(program)
+    with stub_provider() as provider:
+        token = {"ANTHROPIC_AUTH_TOKEN": "token-first-call-0123456789"}
+        recorded = cli(tmp_path, "run", "agent.py", provider.url, fresh=False, **token)
+    assert recorded.returncode == 0, recorded.stderr
+    (trace,) = (tmp_path / "store" / "runs").glob("*.jsonl")
+    replayed = cli(tmp_path, "replay", trace.stem, fresh=False)
+    assert replayed.returncode == 0, replayed.stderr
+    assert replayed.stdout == recorded.stdout
+    assert b"first-call-0123456789" not in trace.read_bytes()

@@ -67,3 +67,24 @@ def test_one_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (os.environ["CO_API_KEY"], os.environ.get("COHERE_API_KEY")) == (PLACEHOLDER, None)
     restore()
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "token"),
+    [
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"),
+        ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
+        ("AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"),
+    ],
+)
+def test_the_way_in_which_the_recorded_program_signed_in(monkeypatch: pytest.MonkeyPatch, key: str, token: str) -> None:
+    """Where an SDK accepts a token in place of a key, a placeholder is set for the one that the recorded process had."""
+    for name in facts_to_record().get("credentials", []):
+        monkeypatch.delenv(name)
+    for recorded, other in ((key, token), (token, key)):
+        had = {"credentials": [recorded]}
+        restore = supply_placeholders(replayed_credentials(had, had))
+        assert os.environ[recorded] == PLACEHOLDER
+        assert other not in os.environ
+        restore()
