@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import urllib.error
+from contextlib import suppress
 from datetime import timedelta
 from email.message import Message
 from pathlib import Path
@@ -468,6 +469,34 @@ def test_the_log_says_what_failed_and_why() -> None:
     failure = end["meta"]["failure"]
     assert (failure["type"], failure["step"], failure["name"]) == ("agent_error", tool["step"], "search")
     assert failure["caused_by"]["type"] == "timeout"
+
+
+@traced_tool(side_effect="reversible")
+def order(*, wrapped: bool) -> None:
+    try:
+        lose()
+    except ConnectionError as error:
+        if wrapped:
+            raise TimeoutError("the order failed") from error
+        raise
+
+
+@traced_tool(side_effect="irreversible")
+def lose() -> None:
+    raise ConnectionError("lost")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_step_that_failed_by_an_irreversible_one_inside_it_is_not_to_be_repeated(wrapped: bool) -> None:
+    """A reversible tool that passes on what an irreversible one inside it raised, as it is or as the cause of its own
+    error, is never listed as recoverable by a retry: that would make the irreversible call again."""
+    with suppress(ConnectionError, TimeoutError), record("shop") as run:
+        order(wrapped=wrapped)
+    found = list(recorded_failures(run.id))
+    assert [one.family for one in found] == ["tool", "tool", "run"]
+    assert {one.failure.type.value for one in found} == {"irreversible_step_failed"}
+    assert not any(one.failure.recoverable for one in found)
+    assert len({one.step for one in found}) == 1  # the step that a person settles
 
 
 def test_a_run_that_failed_by_an_irreversible_step_says_so() -> None:

@@ -139,7 +139,14 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
         from ..failures import classify
 
         side_effect = spec.side_effect if begun else None
-        failure = classify(error, side_effect=side_effect, name=spec.name)
+        inner = None
+        if side_effect != "irreversible":  # what an irreversible step inside this one raised is as final here
+            inside = [one for one in session.raised.linked(error) if one.seq > step.seq]
+            inner = next((one for one in inside if one.side_effect == "irreversible"), None)
+        if inner is None:
+            failure = classify(error, side_effect=side_effect, name=spec.name)
+        else:
+            failure = classify(error, side_effect=inner.side_effect, step=inner.seq, name=inner.name)
         session.raised.remember(error, _RaisingStep(step.seq, spec.name, agent, side_effect, _type_and_text(error)))
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
