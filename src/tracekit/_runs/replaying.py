@@ -386,6 +386,7 @@ class ReplayBlock(Block["ReplayBlock"]):
         session = self.session
         try:
             if error is None or isinstance(error, Exception):
+                session.program_ended()
                 drain(self._seen)
         finally:
             if self._children is not None:
@@ -458,6 +459,7 @@ class ReplayBlock(Block["ReplayBlock"]):
 
     async def _drain(self) -> None:
         if not self._is_parents:
+            self.session.program_ended()
             await drain_async(self._seen)
 
     def _conclude(self, session: Replay, error: BaseException | None) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from orjson import loads
@@ -443,6 +444,8 @@ class LockOrder:
         self._awaited: Final = index.followed
         self._taken: Final[set[tuple[int, str, int, int]]] = set()
         self._waiting: Final[dict[tuple[int, str, int, int], list[Callable[[], None]]]] = {}
+        #: The lanes that have ended: what they have not taken, they never will.
+        self._ended: Final[set[int]] = set()
         self._lock: Final = allocate_lock()
 
     def taken(self, key: tuple[int, str, int, int]) -> None:
@@ -453,8 +456,16 @@ class LockOrder:
             for let_go in waiting:
                 let_go()
 
+    def ended(self, lanes: set[int]) -> None:
+        """Let the threads go on that wait for one of these lanes: they have ended."""
+        with self._lock:
+            self._ended.update(lanes)
+            waiting = [self._waiting.pop(key) for key in [*self._waiting] if key[0] in lanes]
+        for let_go in chain.from_iterable(waiting):
+            let_go()
+
     def wait(self, key: tuple[int, str, int, int]) -> None:
-        """Wait until the lock has been taken there, or nothing else can go on."""
+        """Wait until the lock has been taken there, or never will be, or nothing else can go on."""
         opened = gate()
 
         def let_go() -> None:
@@ -462,7 +473,7 @@ class LockOrder:
                 opened.release()
 
         with self._lock:
-            if key in self._taken:
+            if key in self._taken or key[0] in self._ended:
                 return
             self._waiting.setdefault(key, []).append(let_go)
         self._schedule.hold(let_go)
@@ -1150,6 +1161,10 @@ class Replay:
                 return False
             self._held.add(lane)
             return True
+
+    def program_ended(self) -> None:
+        """Note that the program's own lane has ended: other threads may go on."""
+        self.lock_order.ended({0, self.index.line})
 
     def owed_by(self, lanes: Iterable[Lane]) -> bool:
         """Return whether one of the ``lanes`` still has recorded steps to make or end, and something in the process can
