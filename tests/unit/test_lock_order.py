@@ -156,7 +156,9 @@ def test_a_done_callback_of_a_pool(tmp_path: Path) -> None:
                 with lock:
                     busy[0] += 1
                     there = busy[0]
-                seen.append(ask(there))
+                answer = ask(there)
+                with lock:
+                    seen.append(answer)
                 pool.submit(call, i).add_done_callback(done)
         return seen
 
