@@ -108,6 +108,7 @@ class Index:
         self.answer: Final = array("I", [0])
         self.next_chunk: Final = array("I", [0])
         self.intents: Final[dict[tuple[int, str], array[int]]] = {}
+        #: The entries of each lane that has any.
         self.items: Final[dict[int, array[int]]] = {}
         #: Timers that fired, by lane, function, the lane's previous step, and number since; see ``Lane.armed``.
         self.timers: Final[dict[tuple[int, str, int, int], int]] = {}
@@ -232,7 +233,8 @@ class Index:
         self.steps.extend(compress(seqs, begun))
         if lanes.count(lanes[0]) == len(lanes):
             lane = lanes[0]
-            self.items.setdefault(lane, array("I")).extend(compress(seqs, roles))
+            if items := [*compress(seqs, roles)]:
+                self.items.setdefault(lane, array("I")).extend(items)
             for number in {*kinds.translate(None, _NOT_BEGINNING)}:
                 found = compress(seqs, map(number.__eq__, kinds))
                 self.intents.setdefault((lane, _FAMILIES[number]), array("I")).extend(found)
