@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,22 @@ def in_threads(*works: Callable[[], None]) -> None:
         thread.join()
 
 
+def shared_under(lock: Any, rounds: int) -> list[tuple[int, int]]:
+    """What three threads put into one list under ``lock``; each asks how many it found there."""
+    seen: list[tuple[int, int]] = []
+
+    def work(me: int) -> None:
+        for i in range(rounds):
+            compute(me + i)
+            with lock:
+                seen.append((me, i))
+                there = len(seen)
+            ask(there)
+
+    in_threads(*(partial(work, me) for me in range(3)))
+    return seen
+
+
 def taken(run: Any) -> list[dict[str, Any]]:
     return [entry for entry in entries(run.path, "clock") if entry["name"] == "lock.taken"]
 
@@ -53,18 +70,7 @@ def test_what_threads_share_under_a_lock(tmp_path: Path, kind: Callable[[], Any]
     """Threads that add to one list under a lock find as much in it each time as they found when it was recorded."""
 
     def program() -> list[tuple[int, int]]:
-        lock, seen = kind(), list[tuple[int, int]]()
-
-        def work(me: int) -> None:
-            for i in range(8):
-                compute(me + i)
-                with lock:
-                    seen.append((me, i))
-                    there = len(seen)
-                ask(there)
-
-        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
-        return seen
+        return shared_under(kind(), 8)
 
     times(4, tmp_path, program)
 
@@ -206,7 +212,7 @@ def test_a_lock_that_a_process_takes_once(tmp_path: Path) -> None:
                     cache["found"] = 1
             seen.append(ask(1))
 
-        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
+        in_threads(*(partial(work, me) for me in range(3)))
         return seen
 
     for cold in (True, False):
@@ -228,17 +234,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_order() -> None:
         return what
 
     def program() -> list[Any]:
-        lock, seen = threading.Lock(), list[Any]()
-
-        def work(me: int) -> None:
-            for i in range(6):
-                compute(me + i)
-                with lock:
-                    seen.append((me, i))
-                    there = len(seen)
-                ask(there)
-
-        in_threads(*(lambda me=me: work(me) for me in range(3)))  # type: ignore[misc]
+        seen = shared_under(threading.Lock(), 6)
         other(len(seen))
         return seen
 

@@ -269,7 +269,7 @@ def _descriptors(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _number(value: Any) -> int | None:
     with suppress(Exception):  # what is no file is the program's error, which it is told elsewhere
-        number: Any = value if isinstance(value, int) else outside_the_run(value.fileno)
+        number = outside_the_run(_number_of, value)
         os.fstat(number)
         return int(number)
     return None

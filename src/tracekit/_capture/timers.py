@@ -108,7 +108,7 @@ def _now() -> float:
 def _put_forward(to: float) -> None:
     left = to - _now()
     if left > 0:
-        own.ahead = own.ahead + left
+        own.ahead += left
 
 
 def _wait(original: Any, scope_of_timers: _Scope) -> Any:
@@ -428,8 +428,7 @@ def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_
 
 def _is_called_back_for(future: object) -> bool:
     """Return whether this thread is in a callback that reports ``future`` as done."""
-    found = own.called_back_for
-    return any(one is future for one in found)
+    return any(one is future for one in own.called_back_for)
 
 
 class _DoneCallback:
@@ -483,13 +482,14 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
 
     def acquire(original: Any) -> Any:
         def acquire(self: Any, blocking: Any = True, timeout: Any = -1) -> Any:
-            if blocking is True and timeout == -1 and current.get() is not None:
+            if current.get() is None:
+                return original(self, blocking, timeout)
+            if blocking is True and timeout == -1:
                 found = taking(self, _getframe(1))
                 taken = original(self)
-                if found is not None:
-                    found.taken()
+                _taken(found)
                 return taken
-            if (blocking is True and timeout == -1) or current.get() is None or not by_user():
+            if not by_user():
                 return original(self, blocking, timeout)
             scope = scope_of()
             if scope is None:

@@ -679,9 +679,11 @@ class RecordedLanes:
 
     def read_in(self, lane: Lane) -> LaneCursor:
         """Return the cursor of a lane in which a clock is read, which a call that the recording lacks may do, too."""
-        line = self._index.items.get(self._index.line)
-        begins_so = line is not None and self._index.role[line[0]] == READ
-        return self.enter(lane) if begins_so or not self.is_in_another_call(lane) else self.of(lane)
+        if self.is_in_another_call(lane):
+            line = self._index.items.get(self._index.line)
+            if line is None or self._index.role[line[0]] != READ:
+                return self.of(lane)
+        return self.enter(lane)
 
     def of(self, lane: Lane) -> LaneCursor:
         """Return the cursor of a lane, whether or not something is done in it."""
