@@ -7,6 +7,7 @@ import gc
 import select
 import weakref
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import uvloop
@@ -104,4 +105,43 @@ def test_when_a_generator_is_collected_is_no_event_of_the_run(
         recorded = program(was)
     with replay(run.id) as session:
         assert program(now) == recorded
+    assert session.report.exact, session.report.as_dict()
+
+
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_came_before_an_abandoned_generator_was_closed(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """A loop closes a generator that nobody refers to any more after what had come from threads by then. What the generator
+    cancels at its end had its answer in the recording, and has it in a replay."""
+
+    async def program(pool: ThreadPoolExecutor) -> str:
+        answer = asyncio.create_task(asked(pool))
+        await asyncio.sleep(0)
+
+        async def answers() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                answer.cancel()
+
+        generator = answers()
+        await anext(generator)
+        pool.submit(int).result()  # so the only worker has handed over the answer
+        del generator
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            return "cancelled"
+
+    async def asked(pool: ThreadPoolExecutor) -> str:
+        return await asyncio.get_running_loop().run_in_executor(pool, look)
+
+    def played() -> str:
+        with ThreadPoolExecutor(1) as pool, asyncio.Runner(loop_factory=make) as runner:
+            return runner.run(program(pool))
+
+    with record("closed") as run:
+        recorded = played()
+    assert recorded == "found"
+    with replay(run.id) as session:
+        assert played() == recorded
     assert session.report.exact, session.report.as_dict()

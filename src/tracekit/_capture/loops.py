@@ -27,6 +27,7 @@ from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
+from .leftovers import collecting
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .signals import called_in_loop
 from .threads import (
@@ -347,10 +348,11 @@ def _call_soon_threadsafe(original: Any) -> Any:
             if running is not self or inside is None or inside.session.progress is None:
                 return original(self, callback, *args, context=context)
             # In its place among the callbacks of the program: whether the loop stops before the generator is closed depends on it.
-            own = _Own(callback, args, self, context)
-            inside.session.progress.soon(self, None, own)
+            lane = _closes_generator(inside)
+            closing = (_Own if lane is None else _Counted)(callback, args, self, context)
+            inside.session.progress.soon(self, lane, closing)
             original(self, _nothing, context=Context())
-            return own
+            return closing
         if running is self:
             inside = current.get() if context is None else context.get(current)
             if inside is None or inside.session.progress is None:
@@ -419,6 +421,18 @@ def _is_finalizer(args: tuple[Any, ...]) -> bool:
     return (
         len(args) == 1 and type(args[0]).__name__ == "async_generator_athrow"
     )  # a type of C that can't be recognised otherwise
+
+
+def _closes_generator(scope: Scope) -> Lane | None:
+    """Return the lane in which a loop begins to close a generator that the code of ``scope`` has let go of; ``None`` if
+    that was done inside a live step, or by a garbage collection.
+
+    What the generator does then (it may cancel what another lane waits for) is held until what came before it has come;
+    since it is a lane of its own, the program's lanes are not affected if it is closed at another time.
+    """
+    if scope.live or collecting.here():
+        return None
+    return started(parent_lane(scope), "aclose")
 
 
 def _call_at(original: Any) -> Any:
