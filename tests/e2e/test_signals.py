@@ -444,6 +444,102 @@ def test_ctrl_c_before_the_program_begins(place: Place) -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
 
 
+CTRL_C = """
+import asyncio, ctypes, os, signal, sys
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(number):
+    return number
+
+def work():
+    print(ask(1))
+    if HERE:
+        ctypes.CDLL(None)["raise"](int(signal.SIGINT))  # as from outside: Python sees it arrive
+        for _ in range(1000):
+            pass
+    print(ask(2))
+
+async def later():
+    work()
+    await asyncio.sleep(0)
+
+if HOW == "caught":
+    try:
+        work()
+    except KeyboardInterrupt:
+        sys.exit(0)
+elif HOW == "task":
+    asyncio.run(later())
+else:
+    work()
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "caught", "task"])
+def test_ctrl_c_ends_a_replay_without_a_verdict(place: Place, how: str) -> None:
+    """Whatever the program makes of it: the replay says that it was interrupted and how far it came, and nothing of
+    steps or output that are missing; it ends by SIGINT, so that a shell's loop stops, too."""
+    program = CTRL_C.replace("HOW", repr(how))
+    place.program(program.replace("HERE", "False"))
+    assert place.cli("run", "agent.py").returncode == 0
+    place.program(program.replace("HERE", "True"))
+    done = place.cli("replay", "last")
+    assert done.returncode == -signal.SIGINT, done.stderr
+    told = [line for line in done.stderr.splitlines() if line.startswith("tracekit:")]
+    asked = 2 if how == "task" else 1  # its task is cancelled when it waits
+    how_far = f"{asked} step{'s' * (asked > 1)} matched, {2 - asked} not requested"
+    assert told[1:] == [f"tracekit: interrupted: {how_far}; whether the replay of last is exact is not known"]
+    assert "unconsumed" not in done.stderr
+
+
+ENDS_ITSELF = """
+import os, signal
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def ask(number):
+    return number
+
+ask(1)
+END
+ask(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "name"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("signal.raise_signal(signal.SIGTERM)", "SIGTERM"),
+        ("os.abort()", "SIGABRT"),
+    ],
+)
+def test_a_program_that_ends_itself_by_a_signal_has_a_verdict(place: Place, end: str, name: str) -> None:
+    """Its recording has no end, so whether its replay is exact is not known; one that does so only now is not exact."""
+    place.program(ENDS_ITSELF.replace("END", end))
+    assert place.cli("run", "agent.py").returncode == -getattr(signal, name)
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 3, replayed.stderr
+    assert "unknown: 1 recording without an end (1 step matched)" in replayed.stderr
+    assert f"the program ended itself by {name}\n" in replayed.stderr
+    if name == "SIGTERM":
+        place.program(ENDS_ITSELF.replace("END", "pass"))
+        assert place.cli("run", "agent.py").returncode == 0
+        place.program(ENDS_ITSELF.replace("END\nask(2)", f"ask(2)\n{end}"))
+        replayed = place.cli("replay", "last")
+        assert replayed.returncode == 1, replayed.stderr
+        assert "the program ended with another exit status" in replayed.stderr
+
+
+def test_ctrl_c_in_a_command_ends_it_by_sigint() -> None:
+    """A command without an answer says so in one line, and a shell's loop stops, too."""
+    interrupted = "def interrupted(**given): raise KeyboardInterrupt\n"
+    code = f"from tracekit.__main__ import main\nfrom tracekit.cli.runs import list_\n{interrupted}list_.callback = interrupted\nmain()"
+    done = python("-c", code, "list")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
 TAKEN = """
 import os, signal, threading
 from tracekit import traced_tool

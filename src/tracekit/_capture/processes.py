@@ -554,6 +554,8 @@ def _kill(original: Any, group: bool) -> Any:
             if not group and number == os.getpid():
                 signals.send(int(sig), lambda: original(number, sig))
                 return
+            if number == (os.getpgrp() if group else 0):
+                signals.before_death(int(sig))
             if process.sessions:
                 guard.observe(guard.signal_to_other("os.killpg" if group else "os.kill", number, sig))
             if group or process.needs_signal(number, sig):

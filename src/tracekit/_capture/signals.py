@@ -8,6 +8,7 @@ recorded position of a call is reached, tracekit sends the signal to the main th
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from _signal import getsignal as _found  # type: ignore[import-not-found]
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._lazy import NamedTuple
 from .._reality import monotonic
 from .._runtime.lane import ROOT, started
+from .._runtime.process import process
 from .._runtime.session import Scope, current, entered
 from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_work, line_of, name_of, place_of
 from .._sources import is_tracekit
@@ -32,7 +34,7 @@ from .waits import scope_of_timers
 if TYPE_CHECKING:
     from .._runtime.session import SignalHooks
 
-__all__ = ["activate", "called_in_loop", "deactivate", "send"]
+__all__ = ["activate", "before_death", "called_in_loop", "deactivate", "send"]
 
 #: All valid signals, as numbers.
 _NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
@@ -136,6 +138,7 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
     if at_work and at_next(frame, partial(_called_later, number, handler), unless=collecting.here):
         return None
     if scope is None or ended:
+        _came_from_outside(number)
         return handler(number, frame)
     if threads is not None:
         return _called_in_replay(scope, threads.signals, number, lambda: handler(number, _of_program(frame)))
@@ -150,6 +153,7 @@ def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) ->
     on."""
     scope = current.get()
     if scope is None or scope.session.state.ended:
+        _came_from_outside(number)
         handler(number, frame)
         return
     if scope.session.threads is not None:
@@ -174,14 +178,27 @@ def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callab
             interrupted.remove(scope)
 
 
+def _came_from_outside(number: int) -> None:
+    """Note in each replay of this process that it is interrupted, if the signal is Ctrl-C, and not sent by the program
+    itself."""
+    if number != signal.SIGINT or number in _sending:
+        return
+    for session in process.sessions:
+        session.report.interrupted()
+
+
 def _called_in_replay(scope: Scope, calls: SignalHooks | None, number: int, call: Callable[[], Any]) -> Any:
     if calls is None:  # no calls are recorded: a signal that the program sends itself is real
+        _came_from_outside(number)
         return call()
     if calls.comes_again(number):
         return None
     recorded = calls.taken(number)
     if recorded is None:
-        return call() if calls.came(number) else None
+        if not calls.came(number):
+            return None
+        _came_from_outside(number)
+        return call()
     with entered(Scope(scope.session, started(scope.lane.root, f"signal {name_of(number)}"), ROOT), ends=True):
         try:
             return call()
@@ -199,6 +216,7 @@ def called_in_loop(number: int, callback: Callable[..., Any], args: tuple[Any, .
     """Handle an event loop's call of the callback that the program registered for this signal."""
     scope = current.get()
     if scope is None or scope.session.state.ended:
+        _came_from_outside(number)
         callback(*args)
         return
     threads = scope.session.threads
@@ -240,13 +258,15 @@ def send(number: int, real: Callable[[], Any]) -> Any:
     """Handle a signal that the program sends to its own process: real in a recording. In a replay the handler is called
     where it was recorded."""
     scope = current.get()
+    if number:
+        before_death(number)
     if scope is None or not number or scope.session.state.ended:
         return real()
     threads = scope.session.threads
     calls = None if threads is None else threads.signals
     if calls is not None and calls.sent(number):
         return None
-    if threads is not None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return real()
     _sending.append(number)
     try:
@@ -255,6 +275,26 @@ def send(number: int, real: Callable[[], Any]) -> Any:
         return result
     finally:
         _sending.remove(number)
+
+
+#: The signals that by default don't end a process.
+_HARMLESS: Final = frozenset(
+    getattr(signal, name, 0)
+    for name in ["SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH"]
+)
+
+
+def before_death(number: int) -> None:
+    """Tell the role of this process, if this signal, which the program is about to send to it, ends it."""
+    if number in _HARMLESS or number not in _NUMBERS or _found(number) not in (signal.SIG_DFL, None):
+        return
+    if number != getattr(signal, "SIGKILL", None) and number in _blocked():
+        return
+    process.role.before_death(number)
+
+
+def _blocked() -> set[int]:
+    return {*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))} if hasattr(signal, "pthread_sigmask") else set()
 
 
 def _now() -> None:
@@ -272,6 +312,14 @@ def _pthread_kill(real: Callable[[int, int], Any]) -> Callable[..., Any]:
     return pthread_kill
 
 
+def _abort(real: Callable[[], Any]) -> Callable[..., Any]:
+    def abort(_proxy: object) -> Any:
+        process.role.before_death(signal.SIGABRT)
+        return real()
+
+    return abort
+
+
 def _pause(real: Callable[[], Any]) -> Callable[..., Any]:
     def pause(_proxy: object) -> Any:
         return real()  # called from here, so that it is recognised as waiting
@@ -283,8 +331,9 @@ def _patches() -> list[ReversiblePatch]:
     found: list[ReversiblePatch] = [
         CodeExchange(signal.signal, _handling),  # type: ignore[arg-type]
         CodeExchange(signal.getsignal, lambda original: lambda _, number: _own(original(number))),  # type: ignore[arg-type]
-        *_exchanged("raise_signal", _raise_signal),
-        *_exchanged("pause", _pause),
+        *_exchanged(signal, "raise_signal", _raise_signal),
+        *_exchanged(signal, "pause", _pause),
+        *_exchanged(os, "abort", _abort),
     ]
     if hasattr(signal, "pthread_kill"):
         found.append(AttributePatch(signal, "pthread_kill", _pthread_kill(signal.pthread_kill)))
@@ -301,16 +350,16 @@ def _patches() -> list[ReversiblePatch]:
     return found
 
 
-def _exchanged(name: str, make: Callable[[Any], Callable[..., Any]]) -> list[ReversiblePatch]:
-    """Return the patch of a function of ``signal``: in place if possible, else of the module's attribute."""
-    function = getattr(signal, name, None)
+def _exchanged(module: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> list[ReversiblePatch]:
+    """Return the patch of a function: in place if possible, else of the module's attribute."""
+    function = getattr(module, name, None)
     if function is None:
         return []
     try:
         return [FunctionExchange(function, make(genuine(function)))]
     except Unsupported:
         hook = make(function)
-        return [AttributePatch(signal, name, lambda *args: hook(None, *args))]
+        return [AttributePatch(module, name, lambda *args: hook(None, *args))]
 
 
 _switch: Final = Switch(_patches)

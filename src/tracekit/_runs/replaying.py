@@ -466,6 +466,8 @@ class ReplayBlock(Block["ReplayBlock"]):
         """End the replay: raise the first failure if there is one, else report leftover steps, a different end, or the
         verdict."""
         try:
+            if session.report.verdict.interrupted and error is not None:
+                return  # by Ctrl-C, which passes through
             if session.failure is not None:
                 self._refuse(session, error)
                 return

@@ -717,7 +717,7 @@ class FirstFailure:
             elif not isinstance(error, InexactReplayError):  # an inexact replay has its reasons already
                 self.blame(error, code)
             # The program still has to unwind, and may not survive that; at its end, the block raises the error.
-            early = not self._state.ended or code == "late"
+            early = (not self._state.ended or code == "late") and not self._report.verdict.interrupted
             if early and not process.role.print_failure(error):
                 brief = error.fresh()
                 brief.next_action = None  # that comes with the exception

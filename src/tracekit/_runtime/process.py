@@ -133,6 +133,9 @@ class ProcessRole:
     def before_signal(self, pid: int) -> None:
         """The program is about to send a signal to process ``pid``."""
 
+    def before_death(self, number: int) -> None:
+        """The program is about to end its own process by this signal. May end it otherwise."""
+
 
 class Process:
     """The state of the process, of which there is one; see ``process``."""

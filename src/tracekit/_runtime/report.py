@@ -43,6 +43,9 @@ class RunReport:
             if uncaptured:
                 self.uncaptured.append(sentence)
 
+    def interrupted(self) -> None:
+        """A recording is not interrupted by Ctrl-C: what the program does then is recorded."""
+
     def note(self, sentences: Iterable[str], *, reached_out: bool, only_queues: bool) -> None:
         """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network;
         ``only_queues``: they are queues that processes share."""

@@ -735,6 +735,10 @@ class Reporting(Protocol):
         something."""
         ...
 
+    def interrupted(self) -> None:
+        """Note that Ctrl-C came from outside. It is an event of a recording, and the end of a replay."""
+        ...
+
 
 class RecordedCall(Protocol):
     """The recorded call of a signal handler, which a replay repeats."""

@@ -256,6 +256,8 @@ class SignalCalls:
             return False
         if number == getattr(signal, "SIGCHLD", None):
             return False  # the end of a child process is reported where the recorded program noticed it
+        if number == signal.SIGINT:
+            return True  # it interrupts the replay
         self._report.inexact(
             "other_signal",
             f"{name_of(number)} came from outside, and its handler was called: the recording has no such call here",

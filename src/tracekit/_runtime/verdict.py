@@ -72,6 +72,7 @@ _WORDS: Final = {
     "imported": ("imported run", "imported runs"),
     "guard": ("guard that was off", "guards that were off"),
     "incomplete": ("recording without an end", "recordings without an end"),
+    "interrupted": ("interruption by Ctrl-C", "interruptions by Ctrl-C"),
     "input": ("input that is different here", "inputs that are different here"),
     "directory": ("directory that is missing here", "directories that are missing here"),
     "other_entries": ("directory with other entries", "directories with other entries"),
@@ -136,6 +137,8 @@ class ReplayVerdict:
         self.ended = False
         #: Whether it is being reported, after which nothing changes it.
         self.final = False
+        #: Whether Ctrl-C has come from outside: what the program did afterwards says nothing about the replay.
+        self.interrupted = False
         self._lock: Final = Lock()
 
     def add(self, kind: Literal["reasons", "remarks", "allowed", "unknown"], reason: Reason) -> None:
@@ -143,8 +146,9 @@ class ReplayVerdict:
         if kind == "remarks" and reason.code in self.strict:
             kind = "reasons"
         with self._lock:
-            if self.final:
+            if self.final or self.interrupted:
                 return
+            self.interrupted = reason.code == "interrupted"
             self.counts[reason.code] += 1
             if self.counts[reason.code] <= _KEPT:
                 getattr(self, kind).append(reason)
@@ -632,6 +636,11 @@ class Report:
     def unknown(self, code: str, text: str, **facts: Any) -> None:
         """Note something because of which it is unknown whether the replay was exact."""
         self.verdict.add("unknown", Reason(code, text, facts))
+
+    def interrupted(self) -> None:
+        """Note that Ctrl-C came from outside, unless the replay has failed: that interrupts what waits, too."""
+        if not self.verdict.reasons:
+            self.unknown("interrupted", "Ctrl-C came from outside, and nothing was compared after it")
 
     def warn(self, sentence: str, *, quiet: bool = False, uncaptured: bool = False) -> None:
         """Keep a sentence for ``warnings``, once; the recording reports the rest."""

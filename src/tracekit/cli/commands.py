@@ -63,8 +63,6 @@ _SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
 COMMANDS: Final = {name: about for section in _SECTIONS.values() for name, about in section.items()}
 
 
-#: The exit code of a command that was ended by Ctrl-C before there was an answer; as a shell reports it.
-INTERRUPTED: Final = 130
 #: The key in click's ``Context.meta`` under which a command that continues a run names its file.
 CONTINUES: Final = "tracekit.continues"
 #: The entry-point group in which packages announce further commands: a name, and a click command or group.
@@ -138,9 +136,9 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             # Not click's status 1, which would be an answer: a difference, or damage.
             click.echo("interrupted", err=True)
-            if (path := ctx.meta.get(CONTINUES)) is not None:
-                from .output import stands
+            from .output import INTERRUPTED, stands
 
+            if (path := ctx.meta.get(CONTINUES)) is not None:
                 stands(path)
             sys.exit(INTERRUPTED)
 

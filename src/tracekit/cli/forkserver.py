@@ -40,6 +40,7 @@ from .._runtime.secrets import compile_all as compile_formats
 from .._values import dumps, exception_text
 from ..errors import RunStateError, TracekitError
 from . import launch
+from .output import flush_output
 from .replay import program_of, replay_instructions
 
 __all__ = ["main"]
@@ -254,7 +255,7 @@ class _Server:
                 self._pending += data
 
     def _start(self, job: Mapping[str, Any], outcome: int, output: int) -> int:
-        launch.flush_output()
+        flush_output()
         assert _fork is not None
         pid = _fork()
         if pid:
@@ -272,7 +273,7 @@ class _Server:
             os.dup2(output, 1)
             os.dup2(output, 2)
             status = self._replay(job, outcome)
-            launch.flush_output()
+            flush_output()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
         except BaseException:

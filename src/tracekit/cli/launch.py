@@ -39,7 +39,7 @@ from .._runtime.callsite import at_prompt, caller, not_made, raised_at, say
 from .._runtime.process import NextRun, ProcessRole, process
 from .._runtime.redaction import Originals, Redactor
 from .._runtime.session import current
-from .._runtime.signals import in_live_step
+from .._runtime.signals import in_live_step, name_of
 from .._values import decoding, dumps, to_json
 from ..errors import (
     BudgetExceededError,
@@ -51,7 +51,17 @@ from ..errors import (
     RunStateError,
     TracekitError,
 )
-from .output import DIFFERENT, REFUSED, USAGE_ERROR, exit_code, plain, stands
+from .output import (
+    DIFFERENT,
+    INTERRUPTED,
+    REFUSED,
+    USAGE_ERROR,
+    end_by_interrupt,
+    exit_code,
+    flush_output,
+    plain,
+    stands,
+)
 
 if TYPE_CHECKING:
     from .._capture import isolation
@@ -97,11 +107,18 @@ _LAUNCHER_FILES: Final = (__file__, runpy.__file__, "<frozen runpy>")
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit status, its uncaught exception, and the line that called ``sys.exit``."""
+    """How a program ended: its exit status, its uncaught exception, the line that called ``sys.exit``, and the signal
+    by which it ended itself."""
 
     status: int
     error: BaseException | None = None
     where: str | None = None
+    signal: str | None = None
+
+    @property
+    def text(self) -> str:
+        """How it ended, if without an exception."""
+        return f"exit status {self.status}" if self.signal is None else f"ended itself by {self.signal}"
 
 
 def prepared(program: Program) -> Body | None:
@@ -237,19 +254,10 @@ def _status(end: SystemExit) -> int:
     return 1
 
 
-def flush_output() -> None:
-    """Flush what the program has printed, like Python at its end: unless the program has closed it."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not getattr(stream, "closed", False):
-            stream.flush()
-
-
 def exit_by_signal(error: BaseException | None) -> None:
     """After a ``KeyboardInterrupt``, end this process by SIGINT itself, like Python, so that a shell's loop stops, too."""
-    if isinstance(error, KeyboardInterrupt) and hasattr(os, "kill"):
-        flush_output()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+    if isinstance(error, KeyboardInterrupt):
+        end_by_interrupt()
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -468,6 +476,8 @@ class ReplayedRuns(FollowedRuns):
         self.live_from = 0
         #: See ``tracekit._runs.replaying.ReplayBlock.disk``.
         self.disk: Disk | None = None
+        #: Called with the signal by which the program is about to end its process.
+        self.killed: Callable[[int], object] = lambda number: None
         self._path = path
         from .._runs.replaying import ReplayBlock
 
@@ -519,6 +529,9 @@ class ReplayedRuns(FollowedRuns):
 
     def listen(self) -> None:
         served.serve_the_log()
+
+    def before_death(self, number: int) -> None:
+        self.killed(number)
 
     def outside(self, family: str, name: str) -> None:
         """Refuse a captured call outside of any replayed run: it would be live."""
@@ -990,12 +1003,14 @@ def main() -> None:
     entry = instructions.get("entry")
     body: Body | None = None
     command: Program | None = None
-    if entry is None:
-        command = program
-        body = prepared(program)
-        if body is None:
-            sys.exit(1)
     try:
+        if instructions.get("held"):  # Ctrl-C, while this module was imported
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if entry is None:
+            command = program
+            body = prepared(program)
+            if body is None:
+                sys.exit(1)
         if instructions["mode"] == "record":
             status = _record(program, body, instructions)
         else:
@@ -1014,6 +1029,8 @@ def main() -> None:
         exit_by_signal(error)
         raise
     flush_output()
+    if status == INTERRUPTED and instructions["mode"] == "replay":
+        end_by_interrupt()
     sys.exit(status)
 
 
@@ -1179,6 +1196,7 @@ def replayed(
         end.block.__enter__()
     assert body is not None
     ending.on_os_exit(end.by_os_exit)
+    replayed_runs.killed = end.by_signal
     ended = go(body, end, silent=_is_message)
     if end.in_fork:
         return ended.status
@@ -1276,13 +1294,21 @@ class _EndOfReplay:
 
     def by_os_exit(self, status: int) -> int:
         """End the replay when the program calls ``os._exit``; return the status for that."""
-        if self.code is not None:
-            return status
+        return status if self.code is not None else self._at_once(Ended(status, where=caller()))
+
+    def by_signal(self, number: int) -> None:
+        """End the replay, and this process, where the program would end itself by a signal."""
+        if self.code is None and not self.in_fork:
+            code = self._at_once(Ended(-number, where=caller(), signal=name_of(number)))
+            sys.stderr.flush()
+            _really_exit(code)
+
+    def _at_once(self, ended: Ended) -> int:
         self.watchdog.stop()
         for block in self._runs.started:
             if block.active and block is not self.block:
                 _finish(block)
-        return self(Ended(status, where=caller()))
+        return self(ended)
 
     def _keep(self, ended: Ended | None) -> None:
         into: int | None = self._instructions.get("outcome")
@@ -1321,7 +1347,7 @@ def _end_whole_program(replay_block: ReplayBlock | None, ended: Ended) -> None:
         return
     error = ended.error
     if error is None:
-        replay_block.ended_as, replay_block.ended_at = f"exit status {ended.status}", ended.where
+        replay_block.ended_as, replay_block.ended_at = ended.text, ended.where
         replay_block.set_result({"status": ended.status})
     _leave(replay_block, error)
 
@@ -1352,6 +1378,9 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
     if failure is None and _is_message(error) and not replayed_runs.expected(error):
         failure = error
     reports = [replay_block.report for replay_block in replayed_runs.started]
+    if _is_interrupted(replayed_runs, ended):
+        _print_interrupted(replayed_runs, instructions)
+        return INTERRUPTED
     for report in reports:
         report.isolation = isolated
     for replay_block in replayed_runs.started:
@@ -1374,6 +1403,26 @@ def _report_replay(replayed_runs: ReplayedRuns, ended: Ended, isolated: str, ins
         own = error is not None and failure is None and not replayed_runs.expected(error)
         return DIFFERENT if own or DIFFERENT in codes else max(codes)
     return exit_code(error) if isinstance(error, RunStateError) else DIFFERENT
+
+
+def _is_interrupted(replayed_runs: ReplayedRuns, ended: Ended) -> bool:
+    """Return whether Ctrl-C from outside has ended a replay that had not failed before."""
+    if any(one.report.verdict.interrupted for one in replayed_runs.started):
+        return True
+    # Outside of its runs nothing notes it.
+    error = ended.error
+    return isinstance(error, KeyboardInterrupt) and replayed_runs.failure is None and not replayed_runs.expected(error)
+
+
+def _print_interrupted(replayed_runs: ReplayedRuns, instructions: Mapping[str, Any]) -> None:
+    how_far = "the program had not opened the run"
+    for replay_block in replayed_runs.asked:
+        matched, left = replay_block.report.matched["consumed"], len(replay_block.report.unconsumed)
+        how_far = f"{matched} step{'' if matched == 1 else 's'} matched, {left} not requested"
+    print(
+        f"tracekit: interrupted: {how_far}; whether the replay of {instructions['run']} is exact is not known",
+        file=sys.stderr,
+    )
 
 
 def _write_outcome(into: int, replayed_runs: ReplayedRuns, ended: Ended | None, code: int | None) -> None:
@@ -1465,7 +1514,8 @@ def _summary(reports: list[Report], ended: Ended, replayed_runs: ReplayedRuns) -
     network = f"tracekit: network: {reports[0].isolation}; "
     how = f"{type(ended.error).__name__}, status {ended.status}"
     if ended.error is None:
-        print(f"{network}the program's status is {ended.status}", file=sys.stderr)
+        how = f"the program's status is {ended.status}" if ended.signal is None else f"the program {ended.text}"
+        print(f"{network}{how}", file=sys.stderr)
     elif _log_ended(replayed_runs.failure):
         print(f"{network}how the recorded program would have ended is not known", file=sys.stderr)
     elif not replayed_runs.expected(ended.error):

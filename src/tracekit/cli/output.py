@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
 import sys
 from collections import Counter
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DIFFERENT",
     "INCOMPLETE",
+    "INTERRUPTED",
     "LEAST_ROOM",
     "REFUSED",
     "RIGHT",
@@ -58,9 +60,11 @@ __all__ = [
     "dollars",
     "duration",
     "emit",
+    "end_by_interrupt",
     "escaped",
     "exit_code",
     "fail",
+    "flush_output",
     "function_name",
     "local",
     "local_time",
@@ -96,6 +100,8 @@ USAGE_ERROR: Final = 2
 INCOMPLETE: Final = 3
 #: Refused: recovery, budget, contract.
 REFUSED: Final = 4
+#: Ended by Ctrl-C before there was an answer; as a shell reports it.
+INTERRUPTED: Final = 130
 
 
 def emit(value: Mapping[str, Any] | Iterable[Mapping[str, Any]], *, pretty: bool = False, stderr: bool = False) -> None:
@@ -314,6 +320,21 @@ def stands(path: str) -> None:
         text, next_ = standing(path)
         message(f"tracekit: {text}")
         message(f"tracekit: next: {next_}")
+
+
+def flush_output() -> None:
+    """Flush what was printed, like Python at its end: unless the program has closed it."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+
+
+def end_by_interrupt() -> None:
+    """End this process by SIGINT itself, like Python after a ``KeyboardInterrupt``; return where that can't be done."""
+    flush_output()
+    if hasattr(os, "kill"):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def fail(error: TracekitError) -> NoReturn:

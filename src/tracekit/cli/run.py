@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,12 +35,17 @@ def launch(
     sys.stdout.flush()
     sys.stderr.flush()
     command = launcher()
-    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
     if stays or sys.platform == "win32":  # exec starts another process there, and ends this one at once
+        variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps(instructions)}
+        # Ctrl-C is the program's: this process waits for it, like a shell does.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
         status = subprocess.run(command, env=variables, cwd=cwd, check=False).returncode
         sys.exit(status if status >= 0 else 128 - status)
     if cwd is not None:
         os.chdir(cwd)
+    # Nobody wants to see where in an import the new process was when Ctrl-C came: it takes that when it can answer.
+    held = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    variables = {**os.environ, **environment, "TRACEKIT_LAUNCH": json.dumps({**instructions, "held": held})}
     os.execve(sys.executable, command, variables)
 
 
