@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import urllib.error
 from contextlib import suppress
 from datetime import timedelta
@@ -497,6 +498,50 @@ def test_a_step_that_failed_by_an_irreversible_one_inside_it_is_not_to_be_repeat
     assert {one.failure.type.value for one in found} == {"irreversible_step_failed"}
     assert not any(one.failure.recoverable for one in found)
     assert len({one.step for one in found}) == 1  # the step that a person settles
+
+
+@traced_tool(side_effect="irreversible")
+def book() -> None:
+    pass
+
+
+@traced_tool(side_effect="irreversible", exactly_once=True)
+def book_once() -> None:
+    pass
+
+
+@traced_tool(side_effect="reversible")
+def reserve(place: str) -> None:
+    {"inside": book, "deeper": around, "in a thread": in_a_thread, "once": book_once, "not": len}[place](
+        *(("",) if place == "not" else ())
+    )
+    raise ConnectionError("lost afterwards")
+
+
+@traced
+def around() -> None:
+    book()
+
+
+def in_a_thread() -> None:
+    worker = threading.Thread(target=book)
+    worker.start()
+    worker.join()
+
+
+@pytest.mark.parametrize("place", ["inside", "deeper", "in a thread", "once", "not"])
+def test_a_step_that_failed_after_an_irreversible_one_inside_it_is_not_to_be_repeated(place: str) -> None:
+    """However well that ended: repeating the step would repeat it, unless a repetition gets the first one's result. What
+    happened before the step, or beside it, says nothing."""
+    with suppress(ConnectionError), record("shop") as run:
+        book()
+        reserve(place)
+    step, whole = recorded_failures(run.id)
+    assert (step.name, step.failure.type.value, whole.failure.type.value) == ("reserve", "network", "network")
+    repeated = place in ("once", "not")
+    assert step.failure.recoverable is whole.failure.recoverable is repeated
+    assert step.failure.recovery_strategy.value == ("retry_after_delay" if repeated else "manual_intervention")
+    assert ("irreversible_inside" in step.failure.details) is not repeated
 
 
 def test_a_run_that_failed_by_an_irreversible_step_says_so() -> None:

@@ -101,6 +101,8 @@ class _RaisingStep(NamedTuple):
     agent: str | None
     side_effect: str | None
     identity: tuple[type, str]
+    #: The first irreversible step that was begun inside it, whether that raised or not.
+    effect: int | None = None
 
 
 class RaisingSteps:
@@ -119,8 +121,11 @@ class RaisingSteps:
         """Remember that a step raised ``error``, which may come from a step inside it."""
         known = self._by_id.get(id(error))
         if known is not None and known.identity == raised.identity and known.seq > raised.seq:
-            if raised.side_effect == "irreversible":  # it encloses the step that raised first
-                self._by_id[id(error)] = known._replace(side_effect=raised.side_effect)
+            # It encloses the step that raised first.
+            if raised.side_effect == "irreversible":
+                self._by_id[id(error)] = known = known._replace(side_effect=raised.side_effect)
+            if raised.effect is not None:
+                self._by_id[id(error)] = known._replace(effect=raised.effect)
             return
         if len(self._by_id) >= _KEPT:
             self._by_id.pop(next(iter(self._by_id)), None)
@@ -143,11 +148,13 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
         if side_effect != "irreversible":  # what an irreversible step inside this one raised is as final here
             inside = [one for one in session.raised.linked(error) if one.seq > step.seq]
             inner = next((one for one in inside if one.side_effect == "irreversible"), None)
+        effect = session.effect_inside(step)
         if inner is None:
-            failure = classify(error, side_effect=side_effect, name=spec.name)
+            failure = _not_repeated(classify(error, side_effect=side_effect, name=spec.name), effect)
         else:
             failure = classify(error, side_effect=inner.side_effect, step=inner.seq, name=inner.name)
-        session.raised.remember(error, _RaisingStep(step.seq, spec.name, agent, side_effect, _type_and_text(error)))
+        raising = _RaisingStep(step.seq, spec.name, agent, side_effect, _type_and_text(error), effect)
+        session.raised.remember(error, raising)
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
@@ -164,9 +171,33 @@ def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
         inner = max(steps, key=lambda step: step.seq)
         side_effect = "irreversible" if any(step.side_effect == "irreversible" for step in steps) else None
         failure = classify(error, side_effect=side_effect, step=inner.seq, name=inner.name, agent=inner.agent)
-        return _small(failure, session.redactor)
+        effect = next((step.effect for step in steps if step.effect is not None), None)
+        return _small(_not_repeated(failure, effect), session.redactor)
     except Exception as unclear:
         return _unclear(unclear)
+
+
+def _is_below(lane: Lane | None, outer: Lane) -> bool:
+    """Return whether ``lane`` is ``outer``, or was started in it or below it."""
+    while lane is not None and lane is not outer:
+        lane = lane.parent
+    return lane is outer
+
+
+def _not_repeated(failure: StructuredFailure, effect: int | None) -> StructuredFailure:
+    """Return the failure of a step inside which the irreversible step ``effect`` was begun: whatever raised afterwards,
+    repeating the step would repeat that."""
+    if effect is None or not failure.recoverable:
+        return failure
+    from ..failures import RecoveryStrategy
+
+    return replace(
+        failure,
+        recoverable=False,
+        recovery_strategy=RecoveryStrategy.MANUAL_INTERVENTION,
+        retry_after_s=None,
+        details={**failure.details, "irreversible_inside": effect},
+    )
 
 
 def _unclear(error: Exception) -> dict[str, Any]:
@@ -731,6 +762,8 @@ class Recording:
         self.raised: Final = RaisingSteps()
         #: Irreversible steps that have begun and whose effect is unknown: pending, or failed inconclusively.
         self.in_doubt: Final[dict[int, None]] = {}
+        #: The irreversible steps that a repetition would repeat, in order, each with its enclosing step and its lane.
+        self._effects: Final[list[tuple[int, int, Lane]]] = []
         #: Threads that are writing about something that has happened, so that entries that can't be written are kept.
         self._keepers: Final[set[int]] = set()
 
@@ -786,6 +819,8 @@ class Recording:
             # In doubt from the moment at which it is in the file: another thread may end the run before it is on the device.
             sync = self.in_doubt if spec.side_effect == "irreversible" else spec.effect
             seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, sync)
+            if sync is self.in_doubt and not once_of(spec) and not (info is not None and "compensates" in info):
+                self._effects.append((seq, scope.parent, lane))
         except LogWriteError as error:
             if begun is not None:
                 begun.end()
@@ -810,6 +845,20 @@ class Recording:
             for look in state.at_begin:
                 look(scope, seq)
         return self._began(step, begun) if spec.effect else step
+
+    def effect_inside(self, step: RecordedStep) -> int | None:
+        """Return the first irreversible step that was begun inside this one, if a repetition would repeat it.
+
+        What begins in the lane of the step before it ends is taken for a step inside it, unless it says otherwise: once
+        too many is better than once too few.
+        """
+        found: int | None = None
+        for seq, parent, lane in reversed(self._effects):
+            if seq < step.seq:
+                break
+            if parent == step.seq or (parent > step.seq and _is_below(lane, step.scope.lane)):
+                found = seq
+        return found
 
     def _not_begun(self, scope: Scope, request: Request, error: LogWriteError) -> Step:
         """Handle an intent record that could not be written: an effect is not executed."""
