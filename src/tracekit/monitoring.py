@@ -77,16 +77,22 @@ def check_health(store: str | os.PathLike[str] | Store | None = None, *, min_fre
     A store that does not exist yet is healthy if it could be created. The write check creates a file and removes it at
     once; no run is touched.
     """
-    where = Store.at(store)
-    checks = (_readable(where), _writable(where), _space(where, min_free))
-    return Health(where.root, checks, datetime.fromtimestamp(_reality.time(), UTC))
+    return _health_of(Store.at(store), min_free, existed=False)
 
 
-def _readable(store: Store) -> Check:
+def _health_of(store: Store, min_free: int, *, existed: bool) -> Health:
+    checks = (_readable(store, existed), _writable(store), _space(store, min_free))
+    return Health(store.root, checks, datetime.fromtimestamp(_reality.time(), UTC))
+
+
+def _readable(store: Store, existed: bool) -> Check:
+    """``existed``: the directory of runs has been there before."""
     try:
         with os.scandir(store.runs) as files:
             next(files, None)
     except FileNotFoundError:
+        if existed or os.path.isdir(store.tips):  # which is made after the first run
+            return Check("readable", False, f"the runs are gone: there is no {store.runs} any more")
         return Check("readable", True, "nothing has been recorded yet")
     except OSError as error:
         return _failed("readable", "the runs can't be listed", error)
@@ -305,6 +311,8 @@ class _Application:
         self._store: Final = store
         self._registry: Final = registry
         self._min_free: Final = min_free
+        #: Whether the directory of runs was there when it was last asked.
+        self._existed = False
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -341,7 +349,9 @@ class _Application:
     def _health(self, accepted: str) -> tuple[int, str, bytes]:
         import orjson
 
-        health = check_health(self._store, min_free=self._min_free)
+        store = Store(self._store)
+        health = _health_of(store, self._min_free, existed=self._existed)
+        self._existed = self._existed or os.path.isdir(store.runs)
         return (
             200 if health.ok else 503,
             "application/json",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     found = json.loads(done.stdout)
     lines = {
         line_of(place, "sick.py", "# the order of a set"): {"order"},
-        line_of(place, "sick.py", "# threads that share a list"): {"chance", "today"},
-        line_of(place, "sick.py", "# an address"): {"chance", "today"},
+        line_of(place, "sick.py", "# threads that share a list"): {"chance", "threads"},
+        line_of(place, "sick.py", "# an address"): {"chance", "today", "threads"},
         line_of(place, "sick.py", "# a file whose content is not kept"): {"file"},
         line_of(place, "sick.py", "# a process of which nobody says"): {"undeclared"},
         line_of(place, "sick.py", 'connect("example.com")'): {"not_serialisable"},
@@ -125,6 +126,24 @@ def test_threads_that_wait_for_one_another_are_told_as_that(place: Place) -> Non
     (found,) = json.loads(done.stdout)["findings"]
     assert found["code"] == "waits", found
     assert "queue or a future" in found["mend"]
+
+
+KILLED = """
+import ctypes, signal
+charge(1)
+ctypes.CDLL(None).kill(os.getpid(), int(signal.SIGKILL))
+charge(2)
+"""
+
+
+def test_a_recording_that_was_killed_has_no_other_cause(place: Place) -> None:
+    """The run has no end, which is said once, of no line of the program and of no hash seed: what has killed it is not
+    in its trace. That a replay is killed as well is nothing more."""
+    place.program(TOOL + KILLED, "killed.py")
+    assert place.cli("run", "killed.py").returncode == -signal.SIGKILL
+    done = place.cli("doctor", "--json", "--run", "last", "--", "killed.py", seeds=SEEDS)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert (found["code"], found["file"]) == ("incomplete", None)
 
 
 def test_nothing_is_found_in_the_mended_program(place: Place, outside: str) -> None:

@@ -394,7 +394,7 @@ def test_what_if_from_here(tmp_path: Path, debug: Debug) -> None:
     origin = Store().list()[0].run_id
     secret = ["--password", "correct-horse-battery"]
     what_if = (f"goto {steps[2]}", "what-if decision", "what-if tool:look", f"goto {steps[2]}", "q")
-    debug(*what_if, options=["--", "program.py", *secret], status=1)
+    debug(*what_if, options=["--", "program.py", *secret])  # which ends as its last what-if did
     again = command("replay", "last", cwd=tmp_path)
     assert "exact (4 steps matched)" in again.stderr, again.stderr
     new = next(run for run in Store().list() if run.run_id != origin)

@@ -225,10 +225,11 @@ def test_a_directory_that_cannot_be_listed_keeps_what_was_known(
         away = metrics.scrape()
     assert (before["tracekit_store_readable",], away["tracekit_store_readable",]) == (1, 0)
     (tmp_path / "runs").rename(tmp_path / "moved")
-    assert metrics.runs() == {}
+    gone = metrics.scrape()
+    assert gone["tracekit_store_readable",] == 0
     (tmp_path / "moved").rename(tmp_path / "runs")
     again = metrics.scrape()
-    for found in (away, again):
+    for found in (away, gone, again):
         assert {key: found[key] for key in before if key[0].endswith(("_total", "_count", "_runs"))} == {
             key: value for key, value in before.items() if key[0].endswith(("_total", "_count", "_runs"))
         }
@@ -502,6 +503,25 @@ def test_a_store_that_is_not_there_yet_is_healthy_where_it_can_be_made(tmp_path:
     assert os.listdir(tmp_path) == []
     (tmp_path / "file").write_text("")
     assert not check_health(tmp_path / "file" / "store").ok
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_store_whose_runs_are_gone_is_unhealthy(tmp_path: Path, left: bool) -> None:
+    """A volume that is no longer mounted, or a directory that somebody has removed: whether the store has lost only its
+    runs, or is gone as a whole since the application was last asked. It is healthy again as soon as they are back."""
+    store = tmp_path / "store"
+    with record("paid", store=store):
+        pass
+    app = asgi_app(store)
+    assert get(app, "/health").status_code == 200
+    gone = store / "runs" if left else store
+    gone.rename(tmp_path / "away")
+    found = get(app, "/health")
+    assert (found.status_code, found.json()["checks"]["readable"]["ok"]) == (503, False)
+    assert found.json()["checks"]["readable"]["detail"].startswith("the runs are gone: there is no ")
+    assert check_health(store).ok is not left  # of a store that is gone as a whole, nobody else knows
+    (tmp_path / "away").rename(gone)
+    assert get(app, "/health").status_code == 200
 
 
 def test_it_is_mounted_in_an_application_of_ones_own(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ class StoreFigures:
         """Read what is new, and return the present figures. Never raises for the content of a file."""
         with self.lock:
             there = _listed(self.store.runs)
-            if there is None:
+            gone = not there and self._files and not os.path.isdir(self.store.runs)
+            if there is None or gone:
                 return self._figures(readable=False)
             settled = last_settled(self.store)
             files: dict[str, _File] = {}

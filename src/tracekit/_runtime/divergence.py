@@ -841,7 +841,8 @@ class Divergences:
             text = (
                 f"the program's {kind} {actual['name']!r} is not the recorded step {seq}, and was answered nevertheless"
             )
-            self._report.inexact("passed_over", text, step=seq, where=caller(), differences=found)
+            threads = {"threads": True} if THREAD_ORDER in near or self._threads.overlapping else {}
+            self._report.inexact("passed_over", text, step=seq, where=caller(), differences=found, **threads)
             return
         recorded = {"type": self._trace.entry(seq)["type"], **recorded}
         named = shown_as(self._trace.path)

@@ -755,6 +755,8 @@ class Shell(cmd.Cmd):
         self._breaks: list[Condition] = []
         self._frame = 0
         self._listed = 0
+        #: The exit code of the last what-if.
+        self._tried: int | None = None
 
     # -- reading and printing --------------------------------------------------------------------------------------------
 
@@ -1098,10 +1100,15 @@ class Shell(cmd.Cmd):
             return
         since = self._at.step
         self.replay.branch(kinds, since)
-        self.replay.status = None
+        self._tried, self.replay.status = self.replay.status, None
         self._say(f"`tracekit diff {self._steps.view.run_id} last` shows its outcome; `goto {since}` goes back to here")
 
     # -- the end ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> int | None:
+        """The exit code of the last replay that reached its end, be it a what-if; ``None`` if none has."""
+        return self._tried if self.replay.status is None else self.replay.status
 
     def do_quit(self, arg: str) -> bool:
         """quit: end the replay and leave."""
@@ -1203,9 +1210,9 @@ def interact(found: Prepared, at: str | int | None) -> NoReturn:
                 shell.close()
     except TracekitError as error:
         fail(error)
-    if shell.replay.status is None:
+    if shell.status is None:
         click.echo("tracekit: the replay was left in the debugger", err=True)
-    sys.exit(DIFFERENT if shell.replay.status is None else shell.replay.status)
+    sys.exit(DIFFERENT if shell.status is None else shell.status)
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -1221,8 +1228,8 @@ def debug(run: str, command: tuple[str, ...], store: str | None, at: str | None,
 
     The program runs again, answered from the trace, and stops at a step: look at its input, its answer and the variables of your
     code, go on, go back, run to the first step that meets a condition, let it go live from there. `help` at the prompt lists the
-    commands. They are read from standard input and can be piped in. Exit codes: those of tracekit replay; 1 if you quit before the
-    end.
+    commands. They are read from standard input and can be piped in. Exit codes: those of tracekit replay for the last replay, or
+    what-if, that came to its end; 1 if you quit before any did.
 
     \b
     Examples:

@@ -104,6 +104,7 @@ _CROSSED: Final = {
     "stdin": f"read it with input() or through sys.stdin, which are captured, or {_IN_A_TOOL}",
 }
 _OTHERWISE: Final = f"do it {_IN_A_TOOL}"
+_ENDED: Final = "find what ends its process: native code that fails or sends a signal, or a lack of memory"
 _KEEP: Final = (
     "put the file below the working directory and have its content kept (`tracekit run --keep-files SIZE`), or read it with "
     "tracekit.tools.read_file"
@@ -113,6 +114,9 @@ _DIFFERS: Final = {
     "order": "it differs with the hash seed: sort the set before it reaches a step (sorted(…)), and don't depend on hash()",
     "chance": "it differs from one process to the next: pass results between threads by a queue or a future, or give each thread a list of "
     f"its own, and keep id(), addresses and process ids out of steps; or read it {_IN_A_TOOL}",
+    "threads": "threads of the program ran at the same time, and what they share without a lock, a future or a queue (a list, a flag) is "
+    "not recorded: pass results between them by a queue or a future, or give each a list of its own. If it has nothing to do with "
+    f"threads, the program reads it live: read it {_IN_A_TOOL}",
     "waits": "threads or tasks wait for one another, or for something that the body of a tool does, which a replay does not run: pass what "
     "they share by a queue or a future, and return from the tool what the program waits for",
     "today": f"every replay has the same value, and the recording has another: the program reads it live, so read it {_IN_A_TOOL}",
@@ -120,7 +124,8 @@ _DIFFERS: Final = {
 #: How to fix what keeps a run from being replayed, by the code of the reason.
 _REASONS: Final = {
     "damaged": "record again; `tracekit verify` says what is damaged",
-    "incomplete": "let the program and its child processes run to their end",
+    "incomplete": "let the program and its child processes run to their end: what has ended this one (kill -9, a lack of memory, the "
+    "machine) is not in its trace. `tracekit recovery scan` says how to go on with it",
     "lost_entries": "see why the log could not be written (a full disk?), and record again",
     "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
@@ -161,6 +166,9 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
             continue
         mend = _REASONS.get(reason.code, _OTHERWISE)
+        if reason.code == "incomplete":  # by no step: its last one is only the last that is known
+            yield Finding(reason.code, reason.text, None, mend, view.run_id)
+            continue
         for entry in [*reason.facts.get("entries", ())] or [None]:
             found = None if entry is None else _step_at(view, entry)
             about = f"{found.kind} {found.name}: " if found is not None and found.calls else ""
@@ -221,6 +229,8 @@ class _Difference(NamedTuple):
     blocked: bool = False
     #: Whether nothing could go on there: the program did nothing else than in the recording.
     waits: bool = False
+    #: Whether the order of threads may be the cause.
+    threads: bool = False
 
     @property
     def key(self) -> object:
@@ -241,7 +251,7 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
     with Trace(path) as trace:
         store.check_replayable(trace)
         program, cwd = program_of(trace, store, path, command, None, "doctor")
-        first = trace.entry(1)
+        first, ended = trace.entry(1), trace.ended
     seed = (first.get("meta", {}).get("environment") or {}).get("hash_seed")
     instructions = replay_instructions(run, path, store, program, {"on_divergence": "warn"})
     numbers = count(1)
@@ -252,6 +262,11 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
 
         others = [once(one) for one in (1, 2, 3) if one != seed][:2]
         seen = [_differences(execution, first["run_id"]) for execution in others]
+        killed = next((one for one in others if one.end is None and one.failure is None), None)
+        if killed is not None:  # an end by chance, or that of the recording: nothing that follows from a hash seed
+            text = f"a replay ended with status {killed.status}, before its program had"
+            ended_early = [Finding("ended", text, None, _ENDED, first["run_id"])] if ended else []
+            return _Replays(len(others), ended_early, _places(others), None)
         if not any(seen):
             recordings = {name: Recorded(file) for execution in others for name, file in execution.runs.items()}
             expected = {one.about.run_id for one in siblings(store, path).values()} | {first["run_id"]}
@@ -272,6 +287,8 @@ def _replay(run: str, path: str, store: Store, command: tuple[str, ...]) -> _Rep
             findings.append(Finding("waits", one.text, one.where, _DIFFERS["waits"], one.run, one.step))
             continue
         code = "order" if same and key not in by_chance else "chance" if len(texts[key]) > 1 or not same else "today"
+        if code == "today" and one.threads:  # all replays alike are no proof against chance
+            code = "threads"
         findings.append(Finding(code, one.text, one.where, _DIFFERS[code], one.run, one.step))
     stopped = next((one for differences in seen for one in differences if one.blocked), None)
     at = None if stopped is None else f"{stopped.text} ({stopped.where})" if stopped.where else stopped.text
@@ -290,7 +307,14 @@ def _differences(transcript: Transcript, run: str) -> list[_Difference]:
                 or (None if step is None else transcript.steps.get(name, {}).get(step, (b"", ""))[1])
                 or None
             )
-            one = _Difference(name, step, where, _text(reason), waits=reason["code"] == "everything_waits")
+            one = _Difference(
+                name,
+                step,
+                where,
+                _text(reason),
+                waits=reason["code"] == "everything_waits",
+                threads=reason.get("threads") is True,
+            )
             (follow if reason["code"] in _FOLLOWS else found).append(one)
     if transcript.failure is not None and not transcript.failure[0]["at_log_end"]:
         about, where = transcript.failure
