@@ -465,6 +465,19 @@ def test_another_model(desk: StubProvider, at_the_desk: Path) -> None:
     assert (changes["recorded"]["cost_usd"], changes["recorded"]["unpriced"]) == (None, ["tiny-1"])
 
 
+def test_what_comes_after_a_crash_is_not_reached(desk: StubProvider, at_the_desk: Path) -> None:
+    """A program that another answer of the model breaks has dropped no call: it did not get there, and gave no result."""
+    answers = iter(["yes", "yes", "none", "broken"])
+    desk.says = lambda body: next(answers)
+    crashes = (at_the_desk / "desk.py").read_text().replace('return ask("why?")', "raise KeyError(ask('why?'))")
+    (at_the_desk / "crashes.py").write_text(crashes)
+    done = call("--entry", "crashes:desk", "--live", "llm=big-2", "-n", "1", "--json")
+    found = json.loads(done.stdout)
+    assert [run["state"] for run in found["runs"]] == ["same", "same", "crashed"], done.output
+    assert found["changes"]["calls"] == {"added": 0, "dropped": 0, "changed": 0, "moved": 0, "not reached": 1}
+    assert found["changes"]["results"] == 0
+
+
 def test_a_decision_that_another_model_leads_to(desk: StubProvider, at_the_desk: Path) -> None:
     """A policy that is asked about other words of the model, and answers otherwise, is the difference, with the effect
     behind it; a model without a name is a usage error."""

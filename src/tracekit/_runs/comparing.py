@@ -79,7 +79,10 @@ class _Lane:
 
 
 class RunComparison:
-    """The comparison of two runs: differing ``steps``, differing ``ends``; ``same`` is the number of equal steps."""
+    """The comparison of two runs: differing ``steps``, differing ``ends``; ``same`` is the number of equal steps.
+
+    ``rest`` are the places of the first run's steps after the last one of their lane that both have made.
+    """
 
     def __init__(self, before: RunView, now: RunView, *, transport: bool) -> None:
         self.before: Final = before
@@ -87,6 +90,7 @@ class RunComparison:
         self.steps: Final[list[StepDifference]] = []
         self.ends: Final[list[EndDifference]] = []
         self.same = 0
+        self.rest: Final[set[int | str]] = set()
         self._transport: Final = transport
         for one, other in _processes(before, now):
             self._compare(one, other)
@@ -112,10 +116,12 @@ class RunComparison:
 
     def _aligned(self, before: _Lane, now: _Lane) -> Iterator[StepDifference]:
         removed: list[int] = []
+        last = -1
         added: dict[bytes, deque[int]] = defaultdict(deque)
         # Steps with the same name at the same place are one step with another input.
         for _, i, j in alignment(before.keys, now.keys, lambda i, j: _named(before[i]) == _named(now[j])):
             if i is not None and j is not None:
+                last = max(last, i)
                 yield from self._changed(before[i], now[j])
             elif i is not None:
                 removed.append(i)
@@ -126,6 +132,8 @@ class RunComparison:
             if elsewhere:
                 yield StepDifference("moved", before[i], now[elsewhere.popleft()])
             else:
+                if i > last:
+                    self.rest.add(before[i].place)
                 yield StepDifference("removed", before[i], None)
         yield from (StepDifference("added", None, now[j]) for left in added.values() for j in left)
 
@@ -231,23 +239,27 @@ _PLANS: Final = ("decision", "router.decision")
 _SIGNS: Final[Mapping[Op, str]] = {"added": "added", "removed": "dropped", "changed": "changed", "moved": "moved"}
 
 
-def changes(before: RunView, now: RunView, ended: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def changes(
+    before: RunView, now: RunView, ended: Mapping[str, Any] | None = None, *, crashed: bool = False
+) -> dict[str, Any]:
     """Return how a run differs from the one that it is a variation of, as JSON values: calls, decisions, result, models
     and cost.
 
-    ``ended`` is the call at which it had to end, since nothing answers it (``"answered": false``): what the recorded
-    run did after that is ``"not reached"``, not dropped.
+    ``ended`` is the call at which it had to end, since nothing answers it (``"answered": false``); ``crashed``: its
+    program ended with an exception of its own. What the recorded run did after that is ``"not reached"``, not dropped.
     """
     found = compare(before, now)
     calls = [_call(one) for one in found.steps if one.step.kind in _CALLS and _changed_call(one)]
-    if ended is not None:
-        # The recorded call in whose place it was made, and what would have come after it.
-        calls = [one for one in calls if one["op"] != "dropped" or one["step"] != ended["step"]]
+    if ended is not None or crashed:
         for one in calls:
-            one["op"] = "not reached" if one["op"] == "dropped" else one["op"]
+            if one["op"] == "dropped" and one["step"] in found.rest:
+                one["op"] = "not reached"
+    if ended is not None:
+        # Without the recorded call in whose place it was made.
+        calls = [one for one in calls if one["op"] not in ("dropped", "not reached") or one["step"] != ended["step"]]
         calls.append({"op": "added" if ended["step"] is None else "changed", **ended, "answered": False})
     own = next((one for one in found.ends if one.before is before.own), None)
-    result = [] if own is None or ended is not None else [dict(one) for one in own.fields]
+    result = [] if own is None or ended is not None or crashed else [dict(one) for one in own.fields]
     decided = [one for one in found.steps if one.step.kind in _DECISIONS and one.op == "changed" and _of(one, "output")]
     return {
         "calls": calls,

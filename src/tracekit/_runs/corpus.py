@@ -797,7 +797,7 @@ class _Judge:
             ended = {**about, "differences": failure["differences"] or [], "input": failure["input"]}
         try:
             with read_run(path, Store.of(path)) as before, read_run(made.find(new), made) as now:
-                return changes(before, now, ended)
+                return changes(before, now, ended, crashed=outcome.get("raised") is not None)
         except (OSError, TracekitError):  # it was cut off while being written
             return None
         finally:
