@@ -182,6 +182,48 @@ def test_a_server_of_tasks_is_replayed_without_listening(place: Place, kind: str
     assert effects(place) == ["Oslo", "Rome"]
 
 
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from tracekit import record, traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return n * 2
+
+def work(n):
+    with record("request", input={"n": n}) as run:
+        run.set_result(look(n))
+
+class Handler(BaseHTTPRequestHandler):
+    pass
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        work(1)  # as a request's handler would call it
+    else:
+        try:
+            HTTPServer(("127.0.0.1", 8765), Handler).serve_forever()
+        except BaseException:
+            raise SystemExit("the server's own words")
+"""
+
+
+def test_the_run_of_a_request_is_replayed_by_its_function(place: Place) -> None:
+    """Replayed with its server, that is ended where it begins to serve, with the function to name and what it gets;
+    in a corpus such a run is one that can't be replayed so, and no difference."""
+    place.program(SERVER, "server.py")
+    assert place.cli("run", "server.py", "now").returncode == 0
+    done = place.cli("replay", "last", "--", "server.py")
+    assert done.returncode == 2, done.stderr
+    assert "begins to serve on 127.0.0.1:8765" in done.stderr
+    assert "(it gets n): tracekit replay last --entry module:function" in done.stderr
+    assert "the server's own words" not in done.stderr
+    assert place.cli("replay", "last", "--entry", "server:work").returncode == 0
+    corpus = place.cli("regress", "last", "--", "server.py")
+    assert (corpus.returncode, "1 not replayable" in corpus.stdout) == (3, True), corpus.stdout
+
+
 def test_a_server_that_was_interrupted(place: Place) -> None:
     """Stopped by Ctrl-C, as servers are: so is its replay."""
     serve(place, "decorated", "Oslo", stop="interrupt")

@@ -27,7 +27,7 @@ from .._capture import guard, inputs, plugins, stdio
 from .._capture.instrumentation import instrument
 from .._journal import keys, reader
 from .._journal.entry import FAMILIES, meta_of
-from .._journal.store import RunSummary, Store, beside, first_entry, summary
+from .._journal.store import RunSummary, Store, beside, file_name, first_entry, summary
 from .._lazy import expression
 from .._runs import block as served
 from .._runs import ending
@@ -478,6 +478,8 @@ class ReplayedRuns(FollowedRuns):
         self.disk: Disk | None = None
         #: Called with the signal by which the program is about to end its process.
         self.killed: Callable[[int], object] = lambda number: None
+        #: Called with the refusal when the program would listen, and has not opened the run.
+        self.serves: Callable[[LiveCallBlockedError], object] = lambda error: None
         self._path = path
         from .._runs.replaying import ReplayBlock
 
@@ -549,6 +551,8 @@ class ReplayedRuns(FollowedRuns):
         for replay_block in open_ones:
             replay_block.session.fail(error)
         if not open_ones and self._blocked is None and not at_prompt():
+            if getattr(error, "kind", None) == "listen" and not self.opened:
+                self.serves(error)
             self._blocked = error
 
     @property
@@ -1197,6 +1201,8 @@ def replayed(
     assert body is not None
     ending.on_os_exit(end.by_os_exit)
     replayed_runs.killed = end.by_signal
+    if compared is None:  # who compares replays says it for all of them
+        replayed_runs.serves = end.by_serving
     ended = go(body, end, silent=_is_message)
     if end.in_fork:
         return ended.status
@@ -1302,6 +1308,25 @@ class _EndOfReplay:
             code = self._at_once(Ended(-number, where=caller(), signal=name_of(number)))
             sys.stderr.flush()
             _really_exit(code)
+
+    def by_serving(self, refused: LiveCallBlockedError) -> None:
+        """End the replay, and this process, where the program begins to serve: a request had opened the run, and here
+        nobody makes one. What the server would say of the refusal helps nobody."""
+        if self.code is not None or self.in_fork:
+            return
+        run, target = self._instructions["run"], getattr(refused, "target", "")
+        given = recorded_input(self._instructions["path"])
+        gets = f" (it gets {', '.join(map(str, given))})" if isinstance(given, dict) and given else ""
+        error = RunStateError(
+            f"the program begins to serve on {target}, and has not opened {file_name(self._instructions['path']).stem}: "
+            "a request had opened it, and a replay makes none",
+            location=refused.location,
+            next_action=f"name the function that opens it{gets}: tracekit replay {run} --entry module:function; "
+            f"or, if the program only has a server of its own beside the run: --allow-host {target}",
+        )
+        code = self._at_once(Ended(1, error))
+        sys.stderr.flush()
+        _really_exit(code)
 
     def _at_once(self, ended: Ended) -> int:
         self.watchdog.stop()
