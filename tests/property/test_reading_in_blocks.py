@@ -90,8 +90,8 @@ VALUES: list[Any] = [
     {"$t": "opaque", "v": "x"},
     {"$t": "tuple", "v": [1, 2]},
     {"$ref": 2},
-    {"$ref": 4, "at": 1},
-    {"$extend": 3, "n": 1, "v": ["more"]},
+    {"$ref": 4, "at": ["input", 1]},
+    {"$extend": 3, "at": ["output"], "n": 1, "v": ["more"]},
     {"raised": "ConnectError"},
     "long " * 100,
 ]
@@ -519,7 +519,9 @@ SCENES: dict[str, list[dict[str, Any]]] = {
         READ_ONLY,
         {**RETURN, "output": {"$ref": -2}},
         READ_ONLY,
-        {**RETURN, "output": [{"$ref": -4, "at": 1}]},
+        {**RETURN, "output": [{"$ref": -2, "at": ["output", 0]}]},
+        {**READ_ONLY, "input": [{"$t": "opaque", "v": "x"}]},
+        {**RETURN, "output": {"$extend": -1, "at": ["input"], "v": []}},
     ],
     "settled around": [
         READ_ONLY,
@@ -574,7 +576,7 @@ def placed(tree: Any, seq: int) -> Any:
     if isinstance(tree, dict):
         return {
             key: item + seq
-            if key in ("step", "parent", "under", "$ref") and type(item) is int and item < 0
+            if key in ("step", "parent", "under", "$ref", "$extend") and type(item) is int and item < 0
             else placed(item, seq)
             for key, item in tree.items()
         }

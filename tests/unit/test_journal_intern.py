@@ -171,8 +171,9 @@ def test_a_conversation_that_is_cut_or_edited_grows_linearly(tmp_path: Path, how
         else:
             request["messages"][len(messages) // 2]["note"] = str(turn)
         sent.append((log.put(request), request))
-    held = [each["output"] for each in log.entries if each["type"] == "blob"]
-    elements = sum(len(output["v"] if isinstance(output, dict) else output) for output in held)
+    assert log.blobs == 0
+    lists = [each["input"]["messages"] for each in log.entries[1:]]
+    elements = sum(len(written["v"] if isinstance(written, dict) else written) for written in lists)
     assert elements < {"window": 1300, "marker": 500, "edited": 3000}[how]
     with log.trace(tmp_path) as trace:
         assert trace.check().size < 400_000
@@ -192,15 +193,42 @@ def test_the_beginning_of_a_known_list_is_another_list(tmp_path: Path) -> None:
 def test_what_is_expanded_is_shared(tmp_path: Path) -> None:
     """The same messages of later requests are the same objects: memory grows with the distinct content.
 
-    Only the first request, whose prompt may never come again, holds its own.
+    What a request itself holds, it holds as its own.
     """
     log, messages, seqs = Log(), [], []
     for turn in range(20):
         messages.append({"role": "user", "content": _text(turn)})
         seqs.append(log.put({"messages": [*messages]}))
     with log.trace(tmp_path) as trace:
-        read = [_read(trace, seq)["messages"] for seq in seqs[1:]]
-    assert all(earlier[i] is read[-1][i] for earlier in read for i in range(len(earlier)))
+        read = [_read(trace, seq)["messages"] for seq in seqs]
+    assert all(earlier[i] is read[-1][i] for earlier in read for i in range(len(earlier) - 1))
+
+
+def test_a_turn_costs_no_entry_but_its_own(tmp_path: Path) -> None:
+    """A list that begins as an earlier one refers to it and adds the rest, in its own entry; one that is sent again is one reference."""
+    log, tools = Log(), [{"name": "search", "description": _text(9)}]
+    first = [{"role": "user", "content": _text(1)}]
+    second = [*first, {"role": "assistant", "content": _text(2)}]
+    edited = [first[0], {"role": "user", "content": _text(3)}, second[1]]
+    sent = [{"messages": messages, "tools": tools} for messages in (first, second, second, edited)]
+    seqs = [log.put(request) for request in sent]
+    assert log.blobs == 0
+    again = {"$ref": 2, "at": ["input", "tools"]}
+    assert [each["input"] for each in log.entries[1:]] == [
+        sent[0],
+        {"messages": {"$extend": 2, "at": ["input", "messages"], "v": second[1:]}, "tools": again},
+        {"messages": {"$ref": 3, "at": ["input", "messages"]}, "tools": again},
+        {
+            "messages": {
+                "$extend": 2,
+                "at": ["input", "messages"],
+                "v": [edited[1], {"$ref": 3, "at": ["input", "messages", 0]}],
+            },
+            "tools": again,
+        },
+    ]
+    with log.trace(tmp_path) as trace:
+        assert [_read(trace, seq) for seq in reversed(seqs)] == sent[::-1]
 
 
 _TEXTS = [_text(seed, length) for seed in (1, 2) for length in (70, 300, 1100, 9000)]
@@ -223,86 +251,161 @@ def test_what_is_interned_comes_back(tmp_path_factory: pytest.TempPathFactory, t
 
 def test_a_long_chain_needs_no_recursion(tmp_path: Path) -> None:
     """A list that was extended 5,000 times is read without recursion, in the memory of one list."""
-    entries = [entry("run.started", name="x"), entry("blob", output=["a"])]
-    entries += [entry("blob", output={"$extend": seq, "v": [seq]}) for seq in range(2, 5002)]
+    at = ["input", "m"]
+    entries = [entry("run.started", name="x"), _call({"m": ["a"]})]
+    entries += [_call({"m": {"$extend": seq, "at": at, "v": [seq]}}) for seq in range(2, 5002)]
     with Trace(write(tmp_path / "a.jsonl", entries)) as trace:
-        assert trace.expand({"$ref": 5002}) == ["a", *range(2, 5002)]
+        assert trace.expand({"$ref": 5002, "at": at}) == ["a", *range(2, 5002)]
+        assert _read(trace, 5002) == {"m": ["a", *range(2, 5002)]}
+
+
+def test_what_was_cut_off_counts_no_longer(tmp_path: Path) -> None:
+    """A long list that was cut and filled up again and again is as large as what it holds, not as all that it ever held."""
+    at = ["input"]
+    entries = [entry("run.started", name="x"), _call(["x" * 1000] * 100)]
+    entries += [_call({"$extend": seq, "at": at, "n": 50, "v": ["y" * 1000] * 50}) for seq in range(2, 20)]
+    with Trace(write(tmp_path / "a.jsonl", entries), Limits(expanded=2_000_000)) as trace:
+        assert _read(trace, len(entries)) == ["x" * 1000] * 50 + ["y" * 1000] * 50
+        assert len(trace.expand([{"$ref": len(entries), "at": at}] * 9)) == 9
+
+
+def _call(value: Any) -> dict[str, Any]:
+    return entry("tool.call", name="t", input=value)
 
 
 # -- hostile references ------------------------------------------------------------------------------------------------
 
 
-def _hostile(path: Path, blobs: list[Any], value: Any, **limits: int) -> Any:
-    entries = [entry("run.started", name="x")]
-    entries += [blob if isinstance(blob, dict) and "type" in blob else entry("blob", output=blob) for blob in blobs]
-    entries.append(entry("tool.call", name="t", input=value))
-    with Trace(write(path / "a.jsonl", entries), Limits(**limits)) as trace:
+def _hostile(path: Path, entries: list[Any], value: Any, **limits: int) -> Any:
+    """Expand a value after these entries: a dictionary with a type, or the input of a call."""
+    whole = [entry("run.started", name="x")]
+    whole += [one if isinstance(one, dict) and "type" in one else _call(one) for one in entries]
+    whole.append(_call(value))
+    with Trace(write(path / "a.jsonl", whole), Limits(**limits)) as trace:
         trace.check()
-        seq = len(entries)
-        return trace.expand(trace.entry(seq)["input"], before=seq)
+        return _read(trace, len(whole))
+
+
+def _blob(value: Any) -> dict[str, Any]:
+    return {"type": "blob", "output": value}
+
+
+_AT = ["input"]
 
 
 @pytest.mark.parametrize(
-    ("blobs", "value", "line"),
+    ("entries", "value", "line"),
     [
-        ([{"$ref": 2}], {"$ref": 2}, 2),
-        ([[{"$ref": 3}], [{"$ref": 2}]], {"$ref": 2}, 2),
-        ([["a"]], [{"$ref": 3}], 3),
-        ([["a"]], [{"$ref": 4}], 3),
-        ([{"$extend": 2, "v": []}], {"$ref": 2}, 2),
-        ([{"$extend": 3, "v": []}, ["a"]], {"$ref": 2}, 2),
-        ([["a"], {"$extend": 2, "n": 2, "v": []}], {"$ref": 3}, 3),
-        (["text", {"$extend": 2, "v": []}], {"$ref": 3}, 3),
-        ([["a"], {"$extend": 2, "v": "b"}], {"$ref": 3}, 3),
+        # cycles, and references forwards
+        ([_blob({"$ref": 2})], {"$ref": 2}, 2),
+        ([_blob([{"$ref": 3}]), _blob([{"$ref": 2}])], {"$ref": 2}, 2),
+        ([_blob(["a"])], [{"$ref": 3}], 3),
+        ([_blob(["a"])], [{"$ref": 4}], 3),
+        ([["a"]], [{"$ref": 3, "at": _AT}], 3),
+        ([["a"]], {"$extend": 3, "at": _AT, "v": []}, 3),
+        ([{"$extend": 2, "at": _AT, "v": []}], {"$ref": 2, "at": _AT}, 2),
+        ([{"$extend": 3, "at": _AT, "v": []}, ["a"]], {"$extend": 2, "at": _AT, "v": []}, 2),
+        ([[{"$ref": 2, "at": [*_AT, 0]}]], {"$ref": 2, "at": _AT}, 2),
+        ([{"a": {"$extend": 2, "at": [*_AT, "b"], "v": []}, "b": ["b"]}], {"$ref": 2, "at": [*_AT, "a"]}, 2),
+        # extensions of what is no such list
+        ([["a"]], {"$extend": 2, "at": _AT, "n": 2, "v": []}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT, "n": -1, "v": []}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT, "n": True, "v": []}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT, "v": "b"}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT}, 3),
+        ([["a"]], {"$extend": 2, "v": []}, 3),
+        ([["a"]], {"$extend": 2, "at": [], "v": []}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT, "v": [], "more": 1}, 3),
+        ([["a"]], {"$extend": 2, "at": _AT, "v": [], "$ref": 2}, 3),
+        ([[["a"]]], {"$extend": 2, "at": [*_AT, 0], "v": []}, 3),
+        ([["a"], {"$ref": 2, "at": _AT}], {"$extend": 3, "at": _AT, "v": []}, 3),
+        (["text"], {"$extend": 2, "at": _AT, "v": []}, 2),
+        ([{"a": 1}], {"$extend": 2, "at": _AT, "v": []}, 2),
+        ([{"a": 1}], {"$extend": 2, "at": [*_AT, "b"], "v": []}, 2),
+        ([_blob(["a"])], {"$extend": 2, "at": ["output"], "v": []}, 2),
+        # references to what is no blob, or to a part that is not there
         ([["a"]], {"$ref": 1}, 1),
-        ([["a"]], {"$ref": True}, 3),
-        ([["a"]], {"$ref": "2"}, 3),
-        ([["a"]], {"$ref": -1}, 3),
-        ([["a"]], {"$ref": 2, "more": 1}, 3),
-        ([["a"]], {"$ref": 2, "at": 1}, 3),
-        ([["a"]], {"$ref": 2, "at": -1}, 3),
-        ([["a"]], {"$ref": 2, "at": [0, "x"]}, 3),
-        ([["a"]], {"$ref": 2, "at": [[]]}, 3),
-        ([[{"a": [1]}]], {"$ref": 2, "at": [0, "a"]}, 3),
-        (["a"], {"$ref": 2, "at": 0}, 3),
-        ([{"type": "tool.call", "name": "t"}], {"$ref": 2}, 2),
-        ([{"type": "tool.call", "name": "t", "input": "a"}], {"$ref": 2, "at": ["output"]}, 3),
-        ([{"type": "tool.call", "name": "t", "input": ["a"]}], {"$ref": 2, "at": ["input"]}, 3),
-        ([{"type": "tool.call", "name": "t", "input": ["a"]}], {"$ref": 2, "at": 0}, 3),
-        ([{"type": "tool.call", "name": "t", "input": ["a"]}, {"$extend": 2, "v": []}], {"$ref": 3}, 3),
-        ([{"type": "tool.call", "name": "t", "input": {"$ref": 2, "at": ["input"]}}], {"$ref": 2, "at": ["input"]}, 2),
+        ([["a"]], {"$ref": 2}, 2),
         ([{"type": "blob"}], {"$ref": 2}, 2),
+        ([_blob(["a"])], {"$ref": True}, 3),
+        ([_blob(["a"])], {"$ref": "2"}, 3),
+        ([_blob(["a"])], {"$ref": -1}, 3),
+        ([_blob(["a"])], {"$ref": 2, "more": 1}, 3),
+        ([_blob(["a"])], {"$ref": 2, "at": 0}, 3),
+        ([_blob(["a"])], {"$ref": 2, "at": []}, 3),
+        ([_blob(["a"])], {"$ref": 2, "at": ["output"]}, 2),
+        ([["a"]], {"$ref": 2, "at": [*_AT, 1]}, 3),
+        ([["a"]], {"$ref": 2, "at": [*_AT, -1]}, 3),
+        ([["a"]], {"$ref": 2, "at": [*_AT, True]}, 3),
+        ([["a"]], {"$ref": 2, "at": [*_AT, 0, 0]}, 3),
+        ([["a"]], {"$ref": 2, "at": [*_AT, []]}, 3),
+        ([["a"]], {"$ref": 2, "at": [0]}, 3),
+        ([["a"]], {"$ref": 2, "at": ["output"]}, 3),
+        ([["a"]], {"$ref": 2, "at": ["type"]}, 3),
+        ([[{"a": [1]}]], {"$ref": 2, "at": [*_AT, 0, "a"]}, 3),
+        ([[{"a": [1]}]], {"$ref": 2, "at": [*_AT, 0, "a", 0]}, 3),
+        ([{"a": 1}], {"$ref": 2, "at": [*_AT, "a"]}, 2),
+        ([{"a": 1}], {"$ref": 2, "at": _AT}, 2),
+        ([["a"], {"$extend": 2, "at": _AT, "v": ["b"]}], {"$ref": 3, "at": [*_AT, 1]}, 4),
+        ([["a"], {"$extend": 2, "at": _AT, "v": ["b"]}], {"$ref": 3, "at": [*_AT, "v"]}, 4),
+        ([["text"], [{"$ref": 2, "at": [*_AT, 0]}]], {"$ref": 3, "at": [*_AT, 0, "$ref"]}, 4),
     ],
 )
-def test_references_that_lead_nowhere(tmp_path: Path, blobs: list[Any], value: Any, line: int) -> None:
+def test_references_that_lead_nowhere(tmp_path: Path, entries: list[Any], value: Any, line: int) -> None:
     """Cycles, forward references, references to what is no blob or has no such part: refused, naming the line."""
     with pytest.raises(TraceIntegrityError) as caught:
-        _hostile(tmp_path, blobs, value)
+        _hostile(tmp_path, entries, value)
     assert caught.value.__dict__["line"] == line
+
+
+def test_a_path_through_a_reference_leads_nowhere(tmp_path: Path) -> None:
+    """A string is found where it is written, and not through a reference, whether or not that was resolved already."""
+    whole = [entry("run.started", name="x"), _call([{"a": "text"}]), _call([{"$ref": 2, "at": [*_AT, 0]}, "own"])]
+    with Trace(write(tmp_path / "a.jsonl", whole)) as trace:
+        for _ in range(2):
+            with pytest.raises(TraceIntegrityError, match="which does not have it"):
+                trace.expand({"b": {"$ref": 3, "at": [*_AT, 0, "a"]}})
+            assert trace.expand([{"$ref": 3, "at": _AT}, {"$ref": 3, "at": [*_AT, 1]}]) == [
+                [{"a": "text"}, "own"],
+                "own",
+            ]
 
 
 def test_a_billion_laughs_are_refused(tmp_path: Path) -> None:
     """References that multiply are refused by the size of what they stand for, before anything is built."""
-    blobs: list[Any] = [["ha" * 50] * 10] + [[{"$ref": seq}] * 10 for seq in range(2, 30)]
-    with pytest.raises(TraceIntegrityError, match="expands to more than 268435456 bytes"):
-        _hostile(tmp_path, blobs, {"$ref": 30})
+    laughs: list[Any] = [["ha" * 50] * 10] + [[{"$ref": seq, "at": _AT}] * 10 for seq in range(2, 30)]
+    blobs: list[Any] = [_blob(["ha" * 50] * 10)] + [_blob([{"$ref": seq}] * 10) for seq in range(2, 30)]
+    for entries, value in ((laughs, {"$ref": 30, "at": _AT}), (blobs, {"$ref": 30})):
+        with pytest.raises(TraceIntegrityError, match="expands to more than 268435456 bytes"):
+            _hostile(tmp_path, entries, value)
     wide = [["x" * 1000] * 1000]
-    assert len(_hostile(tmp_path, wide, [{"$ref": 2}] * 3, expanded=4_000_000)) == 3
+    assert len(_hostile(tmp_path, wide, [{"$ref": 2, "at": _AT}] * 3, expanded=4_000_000)) == 3
     with pytest.raises(TraceIntegrityError, match="line 3 expands to more than 4000000"):
-        _hostile(tmp_path, wide, [{"$ref": 2}] * 4, expanded=4_000_000)
+        _hostile(tmp_path, wide, [{"$ref": 2, "at": _AT}] * 4, expanded=4_000_000)
+
+
+def test_extensions_that_multiply_are_refused(tmp_path: Path) -> None:
+    """Lists within lists that each extend a long one are refused by what they hold, before they are built."""
+    rows = [{"$extend": 2, "at": _AT, "v": []}] * 100
+    for value in (rows, {"$ref": 3, "at": _AT}, {"$extend": 3, "at": _AT, "v": []}, {"$ref": 3, "at": [*_AT, 0]}):
+        with pytest.raises(TraceIntegrityError, match="expands to more than 4000000 bytes"):
+            _hostile(tmp_path, [[1] * 10_000, rows], value, expanded=4_000_000)
+    assert _hostile(tmp_path, [[1], rows], {"$ref": 3, "at": _AT}, expanded=4_000_000) == [[1]] * 100
 
 
 def test_references_cannot_nest_past_the_limit(tmp_path: Path) -> None:
     """A tower of references deeper than the limit is refused, however shallow each line is."""
-    blobs: list[Any] = [["a"]] + [[{"$ref": seq}] for seq in range(2, 299)]
-    assert _hostile(tmp_path, blobs, {"$ref": 299})
-    blobs += [[{"$ref": seq}] for seq in range(299, 3000)]
+    entries: list[Any] = [["a"]] + [[{"$ref": seq, "at": _AT}] for seq in range(2, 299)]
+    assert _hostile(tmp_path, entries, {"$ref": 299, "at": _AT})
+    entries += [[{"$ref": seq, "at": _AT}] for seq in range(299, 3000)]
     with pytest.raises(TraceIntegrityError, match="more than 300 levels"):
-        _hostile(tmp_path, blobs, {"$ref": 3000})
+        _hostile(tmp_path, entries, {"$ref": 3000, "at": _AT})
 
 
 def test_chains_of_long_lists_are_bounded(tmp_path: Path) -> None:
     """Lists that extend one another count for all that they hold."""
-    blobs: list[Any] = [["x" * 1000] * 100] + [{"$extend": seq, "v": ["x" * 1000] * 100} for seq in range(2, 12)]
-    with pytest.raises(TraceIntegrityError, match="expands to more than 1000000 bytes"):
-        _hostile(tmp_path, blobs, {"$ref": 12}, expanded=1_000_000)
+    entries: list[Any] = [["x" * 1000] * 100]
+    entries += [{"$extend": seq, "at": _AT, "v": ["x" * 1000] * 100} for seq in range(2, 12)]
+    for value in ({"$ref": 12, "at": _AT}, {"$extend": 12, "at": _AT, "v": []}):
+        with pytest.raises(TraceIntegrityError, match="expands to more than 1000000 bytes"):
+            _hostile(tmp_path, entries, value, expanded=1_000_000)

@@ -57,7 +57,7 @@ class Log:
 
     def call(self, side_effect: str | None, *, kind: str = "tool.call", **fields: Any) -> int:
         meta = fields.pop("meta", {}) | ({} if side_effect is None else {"side_effect": side_effect})
-        return self.add(kind, name="t", input={}, meta=meta, **fields)
+        return self.add(kind, **{"name": "t", "input": {}, "meta": meta, **fields})
 
     def end(self, step: int, kind: str = "tool.return", *, lane: int = 0, **fields: Any) -> int:
         return self.add(kind, parent=step, lane=lane, step=step, **(fields or {"output": 1}))
@@ -233,7 +233,11 @@ def test_an_output_that_is_not_in_the_log(what: str, where: str) -> None:
     if where == "blob":
         value = {"$ref": log.add("blob", output=[value])}
     elif where == "list":
-        value = {"$ref": log.add("blob", output={"$extend": log.add("blob", output=[value]), "v": [1]})}
+        asked = log.call("read_only", input=[value])
+        log.end(asked)
+        again = log.call("read_only", input={"$extend": asked, "at": ["input"], "v": [1]})
+        log.end(again)
+        value = {"$ref": again, "at": ["input"]}
     step = log.call("read_only")
     if where == "chunk":
         log.end(step, "tool.chunk", output=value, **meta)

@@ -1,11 +1,11 @@
-"""Interning: large values that recur are written once, as a ``blob`` entry, and referred to from then on.
+"""Interning: large values that recur are written once, and referred to from then on.
 
-Every string of 1 KiB or more becomes a blob. With ``lists`` (for model calls, which send their history each time), a
-list that shares elements with an earlier one becomes a blob that extends the longest prefix written before, and its new
-elements can be referred to one by one. So the messages of a conversation are stored once, however it is cut, edited or
-branched; a prompt that shares nothing stays inline. If the caller remembers ``places``, strings can be referred to in
-the entry in which they first appeared: a request that sends an answer back refers to the answer. ``blobs`` describes
-the forms.
+A string of 1 KiB or more becomes a ``blob`` entry. If the caller remembers ``places``, strings are referred to in the
+entry in which they first appeared instead: a request that sends an answer back refers to the answer. With ``lists``
+(for model calls, which send their history each time), lists are remembered in the same way: one that begins as an
+earlier one is written as an extension of it, in its own entry, and its other elements are referred to one by one. So
+the messages of a conversation are stored once, however it is cut, edited or branched, and a turn costs no entry but
+its own. ``blobs`` describes the forms.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ WORTH_A_LIST: Final = 64
 _TEXT: Final = 1024
 #: A string that can be referred to in place stays inline up to this length: another entry costs more than it saves.
 _INLINE: Final = 1 << 18
-#: Shorter strings, and elements with an encoding shorter than ``_ELEMENT``, are not worth a reference.
+#: Shorter strings, and elements (or beginnings of lists) with an encoding shorter than ``_ELEMENT``, are not worth a
+#: reference.
 _SHORT: Final = 256
 _ELEMENT: Final = 64
-#: A shorter list that extends no other stays inline (pieces of a stream, a short answer).
+#: A shorter list that extends no other is not remembered (pieces of a stream, a short answer).
 _LIST: Final = 512
 #: Headers and the like with fewer items stay inline.
 _ITEMS: Final = 4
@@ -40,12 +41,15 @@ _SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE, _ITEMS)
 _SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE, 0)
 #: Containers.
 _NESTED: Final = frozenset((dict, list))
+#: What is known of a list that nobody has looked at.
+_NOTHING: Final[tuple[Any, ...]] = ((), (), ())
 #: How many digests are remembered in each of two generations.
 _REMEMBERED: Final = 50_000
 
 Path = tuple["int | str", ...]
-#: Strings inside an entry: digest, and path within the entry.
-Places = list[tuple[bytes, Path]]
+#: Values inside an entry: digest, and path within the entry. For the beginning of a list: the list's path, the number of
+#: elements, and whether these are all.
+Places = list[tuple[bytes, Any]]
 
 
 class KnownList:
@@ -88,6 +92,11 @@ class _Pass:
         #: Of lists that nothing was known of, what ``elements`` says.
         self.digests: Final[dict[int, Any]] = {} if digests is None else digests
 
+    def placed(self, place: tuple[bytes, Any]) -> None:
+        """Note something that can be referred to in the entry that will hold the tree."""
+        if self.places is not None:
+            self.places.append(place)
+
     def digest(self, text: str) -> bytes:
         """Return the digest of ``text``; that of a long text is computed once."""
         key: bytes | None = self.digests.get(id(text))
@@ -126,13 +135,15 @@ class Interner:
             self._make_room()
         sizes, least = (_SIZES, WORTH_A_LIST) if lists else (_SIZES_OF_TEXTS, WORTH_A_LOOK)
         texts = as_it_is(data, tree, look, (at,), sizes, least, digests, self._young, self._old)
-        return None if texts is None else self._placed(tree, texts, lists, places)
+        return None if texts is None else self._placed(tree, texts, lists, places, at, digests)
 
-    def _placed(self, tree: Any, texts: Places, lists: bool, places: Places) -> Any:
-        """Return ``tree`` with references for those ``texts`` that are known; the others are added to ``places``. A
-        tree with lists has none that are."""
+    def _placed(self, tree: Any, texts: Places, lists: bool, places: Places, at: str, digests: dict[int, Any]) -> Any:
+        """Return ``tree`` with references for those ``texts`` that are known; the others, and its lists, are added to
+        ``places``. Of a tree with lists nothing is known."""
         if lists:
             places += texts
+            if digests:
+                _place_lists(tree, (at,), digests, places)
             return tree
         new = tree
         for key, path in texts:
@@ -154,8 +165,8 @@ class Interner:
     ) -> Any:
         """Return ``tree`` with its large parts replaced by references; ``tree`` itself, unmodified, if it has none.
 
-        ``places`` is filled with the strings that can be referred to in the entry that will hold the tree under its key
-        ``at``; pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``, and ``digests`` what
+        ``places`` is filled with what can be referred to in the entry that will hold the tree under its key ``at``;
+        pass them to ``remember`` once it is written. ``known`` describes lists in ``tree``, and ``digests`` what
         ``at_once`` has found in it, which then shares something.
         """
         if type(tree) is not dict:
@@ -174,11 +185,11 @@ class Interner:
             sizes = _SIZES[:-1] if lists else _SIZES_OF_TEXTS[:-1]
             texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
             if texts is not None:
-                return self._placed(rest, texts, lists, places)
+                return self._placed(rest, texts, lists, places, at, digests)
         return self._inside(rest, _Pass(lists, places, known, digests), (at,))
 
     def remember(self, places: Places, seq: int) -> None:
-        """Remember the strings at ``places`` of the entry ``seq``, which has been written."""
+        """Remember what is at ``places`` of the entry ``seq``, which has been written."""
         if len(self._young) >= _REMEMBERED:
             self._make_room()
         for key, path in places:
@@ -218,6 +229,20 @@ class Interner:
                 new = _with(new, node, way, interned)
         return new
 
+    def _texts(self, node: Any, job: _Pass, path: Path) -> Any:
+        """Return an element of a list with its large strings replaced by references."""
+        kind = type(node)
+        if kind is str:
+            return self._text(node, job, path) if len(node) >= _SHORT else node
+        if kind not in _NESTED:
+            return node
+        new = node
+        for way, text in parts(node, _SHORT, 0):
+            interned = self._text(text, job, path + way)
+            if interned is not text:
+                new = _with(new, node, way, interned)
+        return new
+
     def _text(self, text: str, job: _Pass, path: Path) -> Any:
         """Intern a string: return a reference if it is known, or write a blob if it is large and can't be referred to
         in place."""
@@ -242,9 +267,10 @@ class Interner:
     # -- lists -----------------------------------------------------------------------------------------------------------
 
     def _list(self, node: list[Any], job: _Pass, path: Path) -> Any:
-        """Intern a list of a model call: return a reference to a blob that extends the longest known prefix.
+        """Intern a list of a model call: return a reference to it, an extension of the longest known beginning, or the
+        list with references for the elements that are known.
 
-        Returns the list itself if none of its elements is known.
+        A list inside another one is neither extended nor remembered: it belongs to its element.
         """
         about = job.known.get(id(node))
         if about is None:
@@ -252,82 +278,44 @@ class Interner:
         else:
             about.complete(job)
             keys, sizes, beginnings = about.keys, about.sizes, about.beginnings
-        known, place = (0, None) if self._all_new(beginnings) else self._longest(beginnings)
-        if known == len(node) and place is not None and place[2]:
-            return {"$ref": place[0]}
-        if place is None and (sum(sizes) < _LIST or not self._met(keys, sizes)):
-            return self._inside(node, job, path)
+        own = job.places is not None and int not in map(type, path)
+        known, place = self._longest(beginnings) if own else (0, None)
+        if place is not None and known < _ITEMS and sum(sizes[:known]) < _ELEMENT:
+            known, place = 0, None
+        if known == len(node) and place is not None and place[1][2]:
+            return _reference((place[0], place[1][0]))
+        if place is None and sum(sizes) < _LIST:
+            own = False
         new: list[Any] = []
-        texts: Places = []
-        held: list[tuple[bytes, int]] = []
+        changed = False
         for i in range(known, len(node)):
-            large = sizes[i] >= _ELEMENT
-            found = self._find(keys[i]) if large else None
-            if found:
-                new.append(_reference(found))
-            else:
-                if large:
-                    held.append((keys[i], len(new)))
-                new.append(self._inline(node[i], (len(new),), texts, job) if sizes[i] >= _SHORT else node[i])
-        return {"$ref": self._write_list(place, known, new, beginnings, held, texts)}
-
-    def _met(self, keys: list[bytes], sizes: list[int]) -> bool:
-        """Return whether any element of a list is known, and remember them all."""
-        large = [key for key, size in zip(keys, sizes, strict=True) if size >= _ELEMENT]
-        new = large if self._all_new(large) else [key for key in large if self._find(key) is None]
-        for key in new:
-            self._keep(key, 0)
-        return len(new) < len(large)
-
-    def _write_list(
-        self,
-        place: tuple[int, int, bool] | None,
-        known: int,
-        new: list[Any],
-        beginnings: list[bytes],
-        held: list[tuple[bytes, int]],
-        texts: Places,
-    ) -> int:
-        output: Any = new
-        if place is not None:
-            output = {"$extend": place[0], "v": new} if place[2] else {"$extend": place[0], "n": known, "v": new}
-        seq = self._write(orjson.dumps(output))
-        self.remember(texts, seq)
-        for key, at in held:
-            self._keep(key, (seq, at))
-        last = len(beginnings) - 1
-        for i in range(min(known, last), last + 1):
-            self._keep(beginnings[i], (seq, i + 1, i == last))
-        return seq
-
-    def _longest(self, beginnings: list[bytes]) -> tuple[int, tuple[int, int, bool] | None]:
-        """Return how many first elements are in a list written earlier, and where."""
-        for i in range(len(beginnings), 0, -1):
-            place = self._find(beginnings[i - 1])
-            if place is not None:
-                return i, place
-        return 0, None
-
-    def _inline(self, node: Any, path: Path, texts: Places, job: _Pass) -> Any:
-        """Return a new list element as written in the list's blob, with known strings as references; note the other
-        strings."""
-        kind = type(node)
-        if kind is str:
-            if len(node) < _SHORT:
-                return node
-            key = job.digest(node)
-            found = self._find(key)
+            item, there = node[i], (*path, i - known)
+            found = self._find(keys[i]) if sizes[i] >= _ELEMENT else None
             if found is not None:
-                return _reference(found)
-            if _size(node) >= _INLINE:
-                return self._blob(key, node)
-            texts.append((key, path))
-            return node
-        if kind is dict:
-            return {name: self._inline(child, (*path, name), texts, job) for name, child in node.items()}
-        if kind is list:
-            return [self._inline(child, (*path, i), texts, job) for i, child in enumerate(node)]
-        return node
+                written: Any = _reference(found)
+            else:
+                written = self._texts(item, job, there) if sizes[i] >= _SHORT else item
+                if own and sizes[i] >= _ELEMENT and (written is item or type(item) is not str):
+                    job.placed((keys[i], there))
+            changed = changed or written is not item
+            new.append(written)
+        if own:
+            last = len(node) - 1
+            for i in range(min(known, last), last + 1):
+                job.placed((beginnings[i], (path, i + 1, i == last)))
+        if place is None:
+            return new if changed else node
+        seq, (at, _, all_of_it) = place
+        return {"$extend": seq, "at": [*at], **({} if all_of_it else {"n": known}), "v": new}
+
+    def _longest(self, beginnings: list[bytes]) -> tuple[int, Any]:
+        """Return how many first elements are in a list written earlier, and where."""
+        if not self._all_new(beginnings):
+            for i in range(len(beginnings), 0, -1):
+                place = self._find(beginnings[i - 1])
+                if place is not None:
+                    return i, place
+        return 0, None
 
     # -- memory ----------------------------------------------------------------------------------------------------------
 
@@ -371,11 +359,25 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
+def _place_lists(tree: Any, path: Path, digests: dict[int, Any], places: Places) -> None:
+    """Add to ``places`` the lists under the keys of ``tree``, which have been written as they are, and their elements."""
+    pending: list[tuple[Path, Any]] = [(path, tree)]
+    while pending:
+        path, node = pending.pop()
+        if type(node) is dict:
+            pending += [((*path, key), child) for key, child in node.items() if type(child) in _NESTED]
+            continue
+        keys, sizes, beginnings = digests.get(id(node), _NOTHING)
+        if sum(sizes) >= _LIST:
+            places += [(key, (*path, i)) for i, key in enumerate(keys) if sizes[i] >= _ELEMENT]
+            places += [(key, (path, i, i == len(keys))) for i, key in enumerate(beginnings, 1)]
+
+
 def _reference(found: Any) -> dict[str, Any]:
     if type(found) is int:
         return {"$ref": found}
     seq, at = found
-    return {"$ref": seq, "at": at if type(at) is int else list(at)}
+    return {"$ref": seq, "at": [*at]}
 
 
 def _flat(node: Any) -> bool:

@@ -478,79 +478,143 @@ def scan(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Iterator[Raw
 
 # -- blobs -------------------------------------------------------------------------------------------------------------
 #
-# Resolves references: from ``{"$ref": seq}`` to the value in an earlier ``blob`` entry.
+# Resolves references to values in earlier entries:
 #
-# A blob's ``output`` is a value, or ``{"$extend": seq, "n": …, "v": […]}``: the first ``n`` elements (default: all) of
-# an earlier list, and more. ``{"$ref": seq, "at": k}`` is element ``k`` of the blob's own elements, ``"at": [k, key
-# …]`` a string inside it. In an entry that is not a blob, strings can be referred to: ``"at": ["output", key …]``, or
-# ``["input", key …]``. References only point backwards, so there are no cycles. Nothing here recurses, and expanded
-# values are shared.
+# - ``{"$ref": seq}``: the value of a ``blob`` entry.
+# - ``{"$ref": seq, "at": ["input", key …]}``: a string, or a list, at that path in an entry; with a number behind the
+#   path of a list, one of its elements.
+# - ``{"$extend": seq, "at": …, "n": …, "v": […]}``: the first ``n`` elements (default: all) of the list at that path, and
+#   more. In a path, numbers are places in the ``v`` that is written there.
+#
+# References only point backwards, so there are no cycles. Nothing here recurses, and what they refer to is shared.
 
-#: How much of the resolved blobs is cached, in bytes of their lines, and how many assembled lists.
+#: How much of what was resolved is cached, in bytes of its lines, and how many elements of assembled lists (but always
+#: the last list).
 _KEEP: Final = 32 << 20
-_KEEP_LISTS: Final = 16
+_KEEP_ITEMS: Final = 1 << 20
 #: How much is read at once where the entries from one on are that small: most are read in order.
 _AHEAD: Final = 1 << 14
 _NODE: Final = 8
 
+#: A path in an entry. What is at a path in an entry; without a path, the value of a blob.
+_Path = tuple["int | str", ...]
+_Target = tuple[int, _Path]
+
 
 class _Slot(NamedTuple):
-    """A place that holds a reference: ``container[key]`` at nesting ``depth``, in the element ``top`` of a list blob."""
+    """A place that holds a reference: ``container[key]`` at nesting ``depth``, in the element ``top`` of a list."""
 
     container: Any
     key: Any
+    node: dict[str, Any]
     seq: int
-    at: Any
+    at: _Path
     depth: int
     top: int
 
 
-class _Opened(NamedTuple):
-    """A blob as read: its own elements (or its single value), and the list that it extends (0: none) up to ``cut``.
+class _Source:
+    """The input and output of an entry that is referred to, as read.
 
-    For an entry that is not a blob, ``type`` is its type; it holds one value, the entry's input and output.
+    ``nodes`` are the references in it, by the identity of the container and the key there: once a list in it is
+    resolved, they stand there no longer. ``units`` are what is resolved, by path.
     """
+
+    __slots__ = ("cost", "held", "nodes", "type", "units")
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        self.type: Final = entry.get("type")
+        self.held: Final = {key: entry[key] for key in ("input", "output") if key in entry}
+        self.nodes: Final[dict[tuple[int, Any], dict[str, Any]]] = {}
+        self.units: Final[dict[_Path, _Unit]] = {}
+        self.cost, _, found = survey([self.held], 0, 0, _NODE)
+        for container, key, node, _ in found:
+            self.nodes[id(container), key] = node
+            if "$extend" in node and "v" in node:
+                size, _, more = survey(node, "v", 0, _NODE)
+                self.cost += size
+                found += more
+
+    def at(self, path: _Path) -> Any:
+        """Return what is written at ``path``; ``None`` if there is nothing, or a reference on the way or there."""
+        at: Any = self.held
+        for key in path:
+            if type(at) is dict and "$extend" in at:
+                at = at.get("v")
+            node = self.nodes.get((id(at), key))
+            if node is None:
+                try:
+                    node = at[key] if type(at) in _CONTAINERS else None
+                except (LookupError, TypeError):
+                    node = None
+            elif "$ref" in node:
+                node = None
+            if node is None:
+                return None
+            at = node
+        return at
+
+
+_CONTAINERS: Final = (dict, list)
+
+
+class _Opened(NamedTuple):
+    """A list as read, or a blob with a single value: its own elements, and the list that it extends, if any, up to
+    ``cut``."""
 
     held: list[Any]
     is_list: bool
-    base: int
+    base: _Target | None
     cut: int
-    cost: int
     slots: list[_Slot]
     sizes: list[tuple[int, int]]
-    type: Any = "blob"
 
 
 class _Unit:
-    """The resolved content of one blob. ``size`` and ``depth`` include the lists that it extends."""
+    """The resolved elements of one list, or the value of a blob. ``size`` and ``depth`` include what the list extends."""
 
-    __slots__ = ("base", "cost", "cut", "depth", "depths", "is_list", "length", "seq", "size", "sizes", "type", "value")
+    __slots__ = ("base", "cut", "depth", "depths", "is_list", "length", "size", "sizes", "target", "value")
 
-    def __init__(self, seq: int, opened: _Opened, base: _Unit | None, cut: int) -> None:
-        self.seq: Final = seq
+    def __init__(self, target: _Target, opened: _Opened, base: _Unit | None, cut: int) -> None:
+        base = None if base is None else base.with_all(cut)
+        self.target: Final = target
         self.value: Any = opened.held
-        self.type: Final = opened.type
         self.is_list: Final = opened.is_list
-        self.base: Final = base
-        self.cut: Final = cut
-        self.cost: Final = opened.cost
+        self.base: Final[_Unit | None] = base
+        self.cut: Final[int] = cut
         self.length: Final = cut + len(opened.held)
         self.sizes: Final = [size for size, _ in opened.sizes]
         self.depths: Final = [depth for _, depth in opened.sizes]
-        self.size: int = base.size if base is not None else 0
-        self.depth: int = base.depth if base is not None else 1
+        self.size: int = _NODE if base is None else base.size_of(cut)
+        self.depth: int = 1 if base is None else base.depth
+
+    def with_all(self, count: int) -> _Unit:
+        """Return the last list in its chain whose first ``count`` elements are those of this one, and which has some of
+        them itself."""
+        at = self
+        while at.base is not None and count <= at.cut:
+            at = at.base
+        return at
+
+    def size_of(self, count: int) -> int:
+        """Return the size of its first ``count`` elements, which are more than those of the list that it extends."""
+        own = count - self.cut
+        return self.size - sum(self.sizes[own:])
 
 
 class Blobs:
-    """The blobs of one trace. ``load`` reads an entry; ``path`` is for messages."""
+    """The values that the entries of one trace refer to. ``load`` reads an entry; ``path`` is for messages."""
 
     def __init__(self, load: Callable[[int], dict[str, Any]], path: str, limits: Limits) -> None:
         self._load: Final = load
         self._path: Final = path
         self._limits: Final = limits
-        self._units: dict[int, _Unit] = {}
-        self._kept = 0
-        self._lists: dict[int, list[Any]] = {}
+        self._sources: Final[dict[int, _Source]] = {}
+        #: The bytes of all sources, and of what has been read for the value that is being expanded.
+        self._kept = self._spent = 0
+        #: Assembled lists, and the number of their elements.
+        self._lists: Final[dict[_Target, list[Any]]] = {}
+        self._items = 0
         self._lock: Final = threading.Lock()
 
     def expand(self, value: Any, before: int) -> Any:
@@ -566,65 +630,101 @@ class Blobs:
         size, _ = self._survey(holder, 0, slots, before)
         if not slots:
             return value
-        self._resolve({slot.seq for slot in slots})
-        for slot in slots:
+        self._trim()
+        self._spent = 0
+        self._resolve(self._needs(slots, before))
+        for slot in reversed(slots):  # what is in an extension comes after it
             size += self._fill(slot, before)[0]
             self._within(size, 0, before)
         return holder[0]
 
     # -- one value -----------------------------------------------------------------------------------------------------
 
-    def _survey(self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0) -> tuple[int, int]:
+    def _survey(
+        self, container: Any, key: Any, slots: list[_Slot], before: int, depth: int = 0, top: int = 0
+    ) -> tuple[int, int]:
         """Collect every reference below ``container[key]``; return the size of the rest and its depth."""
         size, deepest, found = survey(container, key, depth, _NODE)
-        slots += [self._slot(*reference, before) for reference in found]
+        for holder, at, node, level in found:
+            slots.append(self._slot(holder, at, node, level, before, top))
+            if "$extend" in node:
+                more, deep, inner = survey(node, "v", level, _NODE)
+                size, deepest = size + more, max(deepest, deep)
+                found += inner
         return size, deepest
 
-    def _slot(self, container: Any, key: Any, node: dict[str, Any], depth: int, before: int) -> _Slot:
-        seq, at = node["$ref"], node.get("at")
-        if type(seq) is not int or len(node) != (1 if at is None else 2):
-            raise self._bad(before, f"contains something that is not a reference: {_short(node)}")
+    def _slot(self, container: Any, key: Any, node: dict[str, Any], depth: int, before: int, top: int) -> _Slot:
+        if "$extend" in node:
+            seq, at, _, _ = self._extension(node, before)
+        else:
+            path = _path(node["at"]) if "at" in node else ()
+            seq, at = node["$ref"], path or ()
+            if type(seq) is not int or path is None or len(node) != (2 if path else 1):
+                raise self._bad(before, f"contains something that is not a reference: {_short(node)}")
+            if not 0 < seq < before:
+                raise self._bad(before, f"refers to entry {seq}, which is not an earlier one")
+        return _Slot(container, key, node, seq, at, depth, top)
+
+    def _extension(self, node: dict[str, Any], before: int) -> tuple[int, _Path, int, list[Any]]:
+        """Return what a list extends, up to which element (-1: all of it), and its own elements."""
+        seq, at, cut, own = node["$extend"], _path(node.get("at")), node.get("n", -1), node.get("v")
+        right = type(seq) is type(cut) is int and node.keys() <= _EXTENSION and (cut >= 0 or "n" not in node)
+        if not right or not isinstance(own, list) or at is None or int in map(type, at):
+            raise self._bad(before, f"extends a list in an invalid way: {_short(node)}")
         if not 0 < seq < before:
-            raise self._bad(before, f"refers to entry {seq}, which is not an earlier one")
-        return _Slot(container, key, seq, at, depth, key if isinstance(key, int) else 0)
+            raise self._bad(before, f"extends entry {seq}, which is not an earlier one")
+        return seq, at, cut, own
 
     def _fill(self, slot: _Slot, line: int) -> tuple[int, int]:
         """Replace a reference by its value; return the value's size, and the resulting depth."""
-        unit = self._units[slot.seq]
-        if slot.at is None:
-            if unit.type != "blob":
-                raise self._bad(slot.seq, f"is referred to as a blob and is a {_short(unit.type)}")
-            value, size, depth = self._whole(slot.seq, unit), unit.size, unit.depth
+        if "$extend" in slot.node:
+            value, size, depth = self._extended(slot, line)
+        elif not slot.at:
+            unit = self._units(slot.seq)[()]
+            value, size, depth = unit.value if unit.is_list else unit.value[0], unit.size, unit.depth
         else:
-            value, size, depth = self._part(unit, slot.at, line)
+            value, size, depth = self._part(slot.seq, slot.at, line)
         self._within(size, slot.depth + depth, line)
         slot.container[slot.key] = value
         return size, slot.depth + depth
 
-    def _part(self, unit: _Unit, at: Any, line: int) -> tuple[Any, int, int]:
-        try:
-            if type(at) is int and at >= 0 and unit.is_list:
-                return unit.value[at], unit.sizes[at], max(0, unit.depths[at] - 1)
-            value: Any = unit.value if unit.type == "blob" else unit.value[0]
-            for key in at:
-                value = value[key]
-            if isinstance(value, str):
-                return value, len(value), 0
-        except (LookupError, TypeError):
-            pass
-        raise self._bad(line, f"refers to a part {_short(at)} of a blob that does not have it")
+    def _part(self, seq: int, at: _Path, line: int) -> tuple[Any, int, int]:
+        found = self._source(seq).at(at)
+        if isinstance(found, str):
+            return found, len(found), 0
+        units = self._units(seq)
+        if at in units:
+            return self._whole(units[at]), units[at].size, units[at].depth
+        unit, place = units[at[:-1]], at[-1]
+        assert type(place) is int
+        return unit.value[place], unit.sizes[place], max(0, unit.depths[place] - 1)
 
-    def _whole(self, seq: int, unit: _Unit) -> Any:
-        """Return the value of a blob; lists that extend others are assembled without recursion and without copying
-        copies."""
+    def _extended(self, slot: _Slot, line: int) -> tuple[list[Any], int, int]:
+        """Return a list that extends another one, as its own object; its own elements are counted where they are."""
+        _, _, cut, own = self._extension(slot.node, line)
+        unit = self._units(slot.seq)[slot.at]
+        cut = self._cut(slot.seq, unit, cut, line)
+        size = unit.with_all(cut).size_of(cut)
+        self._within(size, slot.depth + unit.depth, line)
+        return self._whole(unit)[:cut] + own, size, unit.depth
+
+    def _cut(self, seq: int, unit: _Unit, cut: int, line: int) -> int:
+        if cut > unit.length:
+            raise self._bad(line, f"extends entry {seq}, which holds no list of that length")
+        return unit.length if cut < 0 else cut
+
+    def _whole(self, unit: _Unit) -> Any:
+        """Return a list; those that extend others are assembled without recursion and without copying copies."""
         if unit.base is None:
-            return unit.value if unit.is_list else unit.value[0]
-        found = self._lists.pop(seq, None)
+            return unit.value
+        found = self._lists.pop(unit.target, None)
         if found is None:
             found = self._assemble(unit)
-        self._lists[seq] = found
-        while len(self._lists) > _KEEP_LISTS:
-            del self._lists[next(iter(self._lists))]
+            self._items += len(found)
+            self._spend(len(found) * _NODE, unit.target[0])
+        self._lists[unit.target] = found
+        while self._items > _KEEP_ITEMS and len(self._lists) > 1:
+            self._items -= len(self._lists.pop(next(iter(self._lists))))
         return found
 
     def _assemble(self, unit: _Unit) -> list[Any]:
@@ -632,8 +732,8 @@ class Blobs:
         whole: list[Any] = []
         at: _Unit | None = unit
         while at is not None:
-            if at.seq in self._lists:
-                whole = list(self._lists[at.seq])
+            if at.target in self._lists:
+                whole = list(self._lists[at.target])
                 break
             chain.append(at)
             at = at.base
@@ -642,85 +742,116 @@ class Blobs:
             whole += link.value
         return whole
 
-    # -- many blobs ----------------------------------------------------------------------------------------------------
+    # -- what they need ------------------------------------------------------------------------------------------------
 
-    def _resolve(self, wanted: Iterable[int]) -> None:
-        """Load the blobs ``wanted``, and all that they refer to, dependencies first."""
+    def _needs(self, slots: Iterable[_Slot], line: int) -> list[_Target]:
+        """Return the lists and blobs that references need; strings need none."""
+        found: dict[_Target, None] = {}
+        for slot in slots:
+            at = slot.at
+            if at:
+                target = (slot.seq, at) if "$extend" in slot.node else self._list_at(slot.seq, at, line)
+                if target is not None:
+                    found[target] = None
+            else:
+                found[slot.seq, ()] = None
+        return [*found]
+
+    def _list_at(self, seq: int, at: _Path, line: int) -> _Target | None:
+        """Return the list that is at a path, or has its element there; ``None`` for a string."""
+        node = self._source(seq).at(at)
+        if isinstance(node, str):
+            return None
+        if node is not None:
+            if type(at[-1]) is int:
+                at = at[:-1]
+            if int not in map(type, at) and (at[:1] == ("output",) or at[:1] == ("input",)):
+                return seq, at
+        raise self._bad(line, f"refers to a part {_short([*at])} of entry {seq}, which does not have it")
+
+    def _source(self, seq: int) -> _Source:
+        """Return an entry as read, which is kept until the value that is being expanded is complete."""
+        found = self._sources.pop(seq, None)
+        if found is None:
+            found = _Source(self._load(seq))
+            self._kept += found.cost
+            self._spend(found.cost, seq)
+        self._sources[seq] = found
+        return found
+
+    def _units(self, seq: int) -> dict[_Path, _Unit]:
+        """Return what is resolved of an entry."""
+        source = self._sources.get(seq)
+        return {} if source is None else source.units
+
+    def _resolve(self, wanted: Iterable[_Target]) -> None:
+        """Load what is ``wanted``, and all that it refers to, dependencies first."""
         pending = list(wanted)
-        opened: dict[int, _Opened] = {}
-        spent = 0
-        self._trim()
+        opened: dict[_Target, _Opened] = {}
         while pending:
-            seq = pending[-1]
-            if seq in self._units:
-                # recently used: dropped last
-                self._units[seq] = self._units.pop(seq)
+            target = pending[-1]
+            if target[1] in self._units(target[0]):
                 pending.pop()
                 continue
-            if seq not in opened:
-                opened[seq] = found = self._open(seq)
-                spent += found.cost
-                self._within(spent, 0, seq)
-                needs = {slot.seq for slot in found.slots} | ({found.base} if found.base else set())
-                missing = [need for need in needs if need not in self._units]
+            if target not in opened:
+                opened[target] = found = self._open(*target)
+                needs = self._needs(found.slots, target[0]) + ([] if found.base is None else [found.base])
+                missing = [need for need in needs if need[1] not in self._units(need[0])]
                 if missing:
                     pending.extend(missing)
                     continue
-            self._close(seq, opened.pop(seq))
+            self._units(target[0])[target[1]] = self._close(target, opened.pop(target))
             pending.pop()
 
-    def _open(self, seq: int) -> _Opened:
-        entry = self._load(seq)
-        if entry.get("type") != "blob":
-            held = [{key: entry[key] for key in ("input", "output") if key in entry}]
-            slots: list[_Slot] = []
-            sizes = [self._survey(held, 0, slots, seq)]
-            slots = [slot._replace(top=0) for slot in slots]
-            return _Opened(held, False, 0, -1, sizes[0][0] + _NODE, slots, sizes, entry.get("type"))
-        if "output" not in entry:
+    def _open(self, seq: int, path: _Path) -> _Opened:
+        source = self._source(seq)
+        base: _Target | None = None
+        cut, slots = -1, list[_Slot]()
+        if path:
+            value = None if source.type == "blob" else source.at(path)
+            if isinstance(value, dict) and "$extend" in value:
+                of, at, cut, value = self._extension(value, seq)
+                base = (of, at)
+            if not isinstance(value, list):
+                raise self._bad(seq, f"is referred to as having a list at {_short([*path])}, and has none")
+        elif source.type != "blob":
+            raise self._bad(seq, f"is referred to as a blob and is a {_short(source.type)}")
+        elif "output" not in source.held:
             raise self._bad(seq, "is referred to as a blob and holds nothing")
-        value, base, cut = entry["output"], 0, -1
-        if isinstance(value, dict) and "$extend" in value:
-            base, cut, value = value["$extend"], value.get("n", -1), value.get("v")
-            if type(base) is not int or type(cut) is not int or not isinstance(value, list):
-                raise self._bad(seq, "extends a list in an invalid way")
-            if not 0 < base < seq:
-                raise self._bad(seq, f"extends entry {base}, which is not an earlier one")
-        slots, sizes = [], []
+        else:
+            value = source.held["output"]
         is_list = isinstance(value, list)
         held = value if is_list else [value]
-        for i in range(len(held)):
-            start = len(slots)
-            sizes.append(self._survey(held, i, slots, seq, 1 if is_list else 0))
-            slots[start:] = [slot._replace(top=i) for slot in slots[start:]]
-        return _Opened(held, is_list, base, cut, sum(size for size, _ in sizes) + _NODE, slots, sizes)
+        sizes = [self._survey(held, i, slots, seq, 1 if is_list else 0, i) for i in range(len(held))]
+        return _Opened(held, is_list, base, cut, slots, sizes)
 
-    def _close(self, seq: int, opened: _Opened) -> None:
-        """Resolve a blob whose dependencies are loaded, and cache it."""
-        below = self._units[opened.base] if opened.base else None
-        cut = 0
-        if below is not None:
-            if not below.is_list or opened.cut > below.length:
-                raise self._bad(seq, f"extends entry {opened.base}, which holds no list of that length")
-            cut = below.length if opened.cut < 0 else opened.cut
-        unit = _Unit(seq, opened, below, cut)
-        for slot in opened.slots:
+    def _close(self, target: _Target, opened: _Opened) -> _Unit:
+        """Resolve a list or blob whose dependencies are loaded."""
+        seq, below, cut = target[0], None, 0
+        if opened.base is not None:
+            below = self._units(opened.base[0])[opened.base[1]]
+            cut = self._cut(opened.base[0], below, opened.cut, seq)
+        unit = _Unit(target, opened, below, cut)
+        for slot in reversed(opened.slots):
             size, depth = self._fill(slot, seq)
             unit.sizes[slot.top] += size
             unit.depths[slot.top] = max(unit.depths[slot.top], depth)
+            self._within(unit.sizes[slot.top], 0, seq)
         unit.depth = max([unit.depth, *unit.depths])
-        unit.size += sum(unit.sizes) + _NODE
+        unit.size += sum(unit.sizes)
         self._within(unit.size, unit.depth, seq)
-        self._units[seq] = unit
-        self._kept += opened.cost
+        return unit
 
     def _trim(self) -> None:
-        while self._kept > _KEEP and self._units:
-            seq = next(iter(self._units))
-            self._kept -= self._units.pop(seq).cost
-            self._lists.pop(seq, None)
+        """Forget the entries that were not used for longest, with what was resolved in them."""
+        while self._kept > _KEEP and self._sources:
+            self._kept -= self._sources.pop(next(iter(self._sources))).cost
 
     # -- limits --------------------------------------------------------------------------------------------------------
+
+    def _spend(self, size: int, line: int) -> None:
+        self._spent += size
+        self._within(self._spent, 0, line)
 
     def _within(self, size: int, depth: int, line: int) -> None:
         if size > self._limits.expanded:
@@ -737,6 +868,16 @@ class Blobs:
             problem=what,
             next_action="don't trust this trace; the reader's limits can be raised if you do",
         )
+
+
+_EXTENSION: Final = frozenset({"$extend", "at", "n", "v"})
+
+
+def _path(at: Any) -> _Path | None:
+    """Return a path as written, or ``None`` if it is none."""
+    if isinstance(at, list) and at and all(type(key) is str or (type(key) is int and key >= 0) for key in at):
+        return tuple(at)
+    return None
 
 
 def _short(value: object) -> str:

@@ -247,9 +247,9 @@ elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* What unknown() looks for, and has found. Nothing in it is owned. */
 typedef struct {
-    Py_ssize_t text, element, list, most;
-    PyObject *digests;                 /* by the identity of a text or list */
-    PyObject *texts, *elements, *keys; /* the result */
+    Py_ssize_t text, element, least, most;
+    PyObject *digests;      /* by the identity of a text or list */
+    PyObject *texts, *keys; /* the result */
 } KnownBy;
 
 /* Note what a text is known by: 0 where it is too long, -1 with an exception. */
@@ -287,21 +287,14 @@ static int
 known_list(NativeState *state, KnownBy *known, PyObject *list)
 {
     PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0), *address = PyLong_FromVoidPtr(list);
-    PyObject *about = nothing == NULL || address == NULL ? NULL : elements_of(state, list, known->list, nothing, known->digests);
+    PyObject *about = nothing == NULL || address == NULL ? NULL : elements_of(state, list, known->least, nothing, known->digests);
     int done = about != NULL && PyDict_SetItem(known->digests, address, about) == 0 ? 1 : -1;
     Py_XDECREF(nothing);
     Py_XDECREF(address);
-    Py_ssize_t sum = 0, count = done < 0 ? 0 : PyList_Size(PyTuple_GetItem(about, 0));
+    Py_ssize_t count = done < 0 ? 0 : PyList_Size(PyTuple_GetItem(about, 0));
     for (Py_ssize_t i = 0; done > 0 && i < count; i++) {
-        sum += PyLong_AsSsize_t(PyList_GetItem(PyTuple_GetItem(about, 1), i));
         if (PyList_Append(known->keys, PyList_GetItem(PyTuple_GetItem(about, 0), i)) < 0
             || PyList_Append(known->keys, PyList_GetItem(PyTuple_GetItem(about, 2), i)) < 0) {
-            done = -1;
-        }
-    }
-    for (Py_ssize_t i = 0; done > 0 && sum >= known->list && i < count; i++) {
-        if (PyLong_AsSsize_t(PyList_GetItem(PyTuple_GetItem(about, 1), i)) >= known->element
-            && PyList_Append(known->elements, PyList_GetItem(PyTuple_GetItem(about, 0), i)) < 0) {
             done = -1;
         }
     }
@@ -310,9 +303,9 @@ known_list(NativeState *state, KnownBy *known, PyObject *list)
 }
 
 static int
-known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way)
+known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, Py_ssize_t element)
 {
-    PyObject *found = tracekit_parts(tree, known->text, known->element);
+    PyObject *found = tracekit_parts(tree, known->text, element);
     int done = found == NULL ? -1 : 1;
     for (Py_ssize_t i = 0; done > 0 && i < PyList_Size(found); i++) {
         PyObject *one = PyList_GetItem(found, i), *part = PyTuple_GetItem(one, 1);
@@ -325,7 +318,7 @@ known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way)
             done = -1;
         } else {
             if ((done = known_list(state, known, part)) > 0) {
-                done = known_in(state, known, part, there);
+                done = known_in(state, known, part, there, 0);
             }
             Py_LeaveRecursiveCall();
         }
@@ -346,42 +339,19 @@ is_any_in(PyObject *keys, PyObject *dict)
     return found;
 }
 
-/* Add the digests of large elements to `young`: 0 if one is there twice, -1 with an exception. */
-static int
-add_elements(PyObject *elements, PyObject *young)
-{
-    PyObject *new = PyDict_New(), *nothing = PyLong_FromLong(0);
-    Py_ssize_t size = PyList_Size(elements);
-    int done = new == NULL || nothing == NULL ? -1 : 1;
-    for (Py_ssize_t i = 0; done > 0 && i < size; i++) {
-        done = PyDict_SetItem(new, PyList_GetItem(elements, i), nothing) < 0 ? -1 : 1;
-    }
-    if (done > 0) {
-        done = PyDict_Size(new) < size ? 0 : PyDict_Update(young, new) < 0 ? -1 : 1;
-    }
-    Py_XDECREF(new);
-    Py_XDECREF(nothing);
-    return done;
-}
-
 /* The texts of a tree, unless it has lists of which something is known: see pure.unknown. `known` has the sizes and digests. */
 static PyObject *
 unknown_texts(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, PyObject *young, PyObject *old)
 {
     known->texts = PyList_New(0);
-    known->elements = PyList_New(0);
     known->keys = PyList_New(0);
-    int done = known->texts == NULL || known->elements == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way);
+    int done = known->texts == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way, known->element);
     for (int i = 0; done > 0 && known->element && i < 2; i++) {
         int found = is_any_in(known->keys, i ? old : young);
         done = found < 0 ? -1 : !found;
     }
-    if (done > 0) {
-        done = add_elements(known->elements, young);
-    }
     PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known->texts : Py_None);
     Py_XDECREF(known->texts);
-    Py_XDECREF(known->elements);
     Py_XDECREF(known->keys);
     return result;
 }
@@ -397,7 +367,7 @@ unknown(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     KnownBy known = {.digests = args[3]};
-    if (!PyArg_ParseTuple(args[2], "nnnn:unknown", &known.text, &known.element, &known.list, &known.most)) {
+    if (!PyArg_ParseTuple(args[2], "nnnn:unknown", &known.text, &known.element, &known.least, &known.most)) {
         return NULL;
     }
     return unknown_texts(PyModule_GetState(module), &known, args[0], args[1], args[4], args[5]);
@@ -438,7 +408,7 @@ as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_ssize_t least = PyLong_AsSsize_t(args[5]), size = PyBytes_Size(data), tables, position = 0;
     KnownBy known = {.digests = args[6]};
     if (PyErr_Occurred()
-        || !PyArg_ParseTuple(args[4], "nnnnn:as_it_is", &known.text, &known.element, &known.list, &known.most, &tables)) {
+        || !PyArg_ParseTuple(args[4], "nnnnn:as_it_is", &known.text, &known.element, &known.least, &known.most, &tables)) {
         return NULL;
     }
     if (!PyDict_CheckExact(tree) || tracekit_may_be_tagged(PyBytes_AsString(data), (size_t)size)) {

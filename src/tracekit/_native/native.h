@@ -14,13 +14,13 @@ enum {
     DIGEST, SETTLE, MIDDLE, COMPLETE, OS_WRITE, LOOK, WRITE, WRITE_WITH_READS, SYNC, WAKE, ENTER, EXIT, APPEND, CROWDED,
     JOIN, F_BACK, CO_FILENAME,
     ASYNCIO_EVENTS, ASYNCIO_TASKS, RUNNING_LOOP, CURRENT_TASK,
-    OWNER, ID, THE_RUN, KNOWN, STARTS, LOOK_AT, TAIL, KEEP, JOURNAL, ENDED, POPLEFT, GIVE_BACK, ENCODE_READ, TAG, REFERENCE, METHODS
+    OWNER, ID, THE_RUN, KNOWN, STARTS, LOOK_AT, TAIL, KEEP, JOURNAL, ENDED, POPLEFT, GIVE_BACK, ENCODE_READ, TAG, REFERENCE, EXTENSION, METHODS
 };
 #define METHOD_NAMES                                                                                                   \
     {"digest", "_settle", "_middle", "_complete", "_os_write", "_look", "_write", "_write_with_reads", "sync",      \
      "_wake", "__enter__", "__exit__", "append", "_crowded", "join", "f_back", "co_filename", \
      "asyncio.events", "asyncio.tasks", "_get_running_loop", "current_task", \
-     "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal", "ended", "popleft", "_give_back", "_encode_read", "$t", "$ref"}
+     "owner", "id", "run", "known", "starts", "look", "tail", "keep", "journal", "ended", "popleft", "_give_back", "_encode_read", "$t", "$ref", "$extend"}
 
 /* The words of the key of condense.c. */
 #define TRACEKIT_KEY 130

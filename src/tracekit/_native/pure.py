@@ -618,26 +618,18 @@ def unknown(
     """Return the digest of each text among the ``parts`` of a tree, and the way to it, which begins with ``way``; ``None`` if a text is
     too large to stay in the tree.
 
-    Lists are looked into, too: ``None`` as well if a digest in the tree is a key of ``young`` or ``old``, or if its lists share an
-    element. The digests of their large elements are added to ``young``, with the value 0.
+    Lists are looked into, too, except for lists inside them: ``None`` as well if a digest in the tree is a key of ``young`` or ``old``.
 
-    ``sizes`` are the characters of a text that is included, the size of an element that is large (0: no list is looked at), that of a
-    list, and the bytes of a text that is too large. ``digests`` keeps, by identity, the digest of each text, and of each list what
-    ``elements`` returns.
+    ``sizes`` are the characters of a text that is included, the size of an element that is large (0: no list is looked at), the
+    ``least`` of ``elements``, and the bytes of a text that is too large. ``digests`` keeps, by identity, the digest of each text, and of
+    each list what ``elements`` returns.
     """
     texts: list[tuple[bytes, tuple[int | str, ...]]] = []
-    large: list[bytes] = []
     every: list[bytes] = []
-    if not _known_in(tree, way, sizes, digests, texts, large, every):
+    if not _known_in(tree, way, sizes, digests, texts, every):
         return None
-    if not sizes[1]:
-        return texts
-    if not (young.keys().isdisjoint(every) and old.keys().isdisjoint(every)):
+    if sizes[1] and not (young.keys().isdisjoint(every) and old.keys().isdisjoint(every)):
         return None
-    new = dict.fromkeys(large, 0)
-    if len(new) < len(large):
-        return None
-    young.update(new)
     return texts
 
 
@@ -647,10 +639,9 @@ def _known_in(
     sizes: tuple[int, int, int, int],
     digests: dict[int, Any],
     texts: list[tuple[bytes, tuple[int | str, ...]]],
-    large: list[bytes],
     every: list[bytes],
 ) -> bool:
-    least, element, list_size, most = sizes
+    least, element, long_text, most = sizes
     for steps, part in parts(tree, least, element):
         there = way + steps
         if type(part) is str:
@@ -662,12 +653,10 @@ def _known_in(
             texts.append((key, there))
             every.append(key)
             continue
-        keys, lengths, beginnings = digests[id(part)] = elements(part, list_size, b"", digests)
+        keys, _, beginnings = digests[id(part)] = elements(part, long_text, b"", digests)
         for both in zip(keys, beginnings, strict=True):
             every += both
-        if sum(lengths) >= list_size:
-            large += [key for key, length in zip(keys, lengths, strict=True) if length >= element]
-        if not _known_in(part, there, sizes, digests, texts, large, every):
+        if not _known_in(part, there, (least, 0, long_text, most), digests, texts, every):
             return False
     return True
 
@@ -746,8 +735,8 @@ def read_json(content: bytes, otherwise: Any, levels: int, longest: int) -> tupl
 def survey(container: Any, key: Any, depth: int, each: int) -> tuple[int, int, list[tuple[Any, Any, Any, int]]]:
     """Return the size of the decoded JSON ``container[key]``, its depth, and the references in it.
 
-    Each value counts as ``each``, texts and names as their lengths. A reference is a dictionary with the key ``$ref``,
-    with the container that has it, its key there, and its depth; it has no part in the size and the depth.
+    Each value counts as ``each``, texts and names as their lengths. A reference is a dictionary with the key ``$ref`` or
+    ``$extend``, with the container that has it, its key there, and its depth; it has no part in the size and the depth.
     """
     size = deepest = 0
     found: list[tuple[Any, Any, Any, int]] = []
@@ -758,7 +747,7 @@ def survey(container: Any, key: Any, depth: int, each: int) -> tuple[int, int, l
         if isinstance(node, str):
             size += len(node)
         elif isinstance(node, dict):
-            if "$ref" in node:
+            if "$ref" in node or "$extend" in node:
                 found.append((container, key, node, depth))
                 continue
             deepest = max(deepest, depth + 1)

@@ -820,6 +820,9 @@ look_at_node(NativeState *state, const Pending *one, Stack *stack, PyObject *fou
         return 0;
     }
     int refers = is_dict ? PyDict_Contains(node, state->method[REFERENCE]) : 0;
+    if (is_dict && !refers) {
+        refers = PyDict_Contains(node, state->method[EXTENSION]);
+    }
     if (refers) {
         return refers < 0 ? -1 : add_reference(found, one);
     }

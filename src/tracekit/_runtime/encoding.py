@@ -13,8 +13,6 @@ from .._values import (
     Structure,
     dumps,
     dumps_in_order,
-    fingerprint,
-    fingerprint_continued,
     noted,
     snapshot,
     to_json,
@@ -91,17 +89,14 @@ def stand_in(value: object, data: bytes, notes: list[str] | None = None) -> Any:
 class Encoded:
     """One value as it goes into the log.
 
-    ``data`` is its JSON, ``tree`` the value before interning. ``whole`` is false if parts of it are in ``blob``
-    entries. ``notes`` says what could not be encoded, ``redacted`` where in the entry placeholders are, ``structure`` what
-    a replay needs besides the tree. ``hashed`` is the hash of the canonical form up to the tree's end, if known.
+    ``data`` is its JSON, ``tree`` the value before interning. ``notes`` says what could not be encoded, ``redacted``
+    where in the entry placeholders are, ``structure`` what a replay needs besides the tree.
     """
 
     # No __slots__: most values have nothing but the class's defaults.
 
     notes: Sequence[str] = ()
     redacted: Sequence[Mark] = ()
-    whole = True
-    hashed: Any = None
     structure: Structure | None = None
 
     def __init__(self, data: bytes, tree: Any) -> None:
@@ -122,12 +117,11 @@ class _Worked:
     """The encoder's results for a body that may be continued: for its elements, and for the rest of the input.
 
     ``known`` describes the redacted elements; ``marks`` says, by number, where placeholders are in them. ``rest`` is
-    the JSON around them, which has none, and ``others`` are the lists in it. ``hashed`` is the hash of the canonical
-    form up to the last element; the form begins with ``before`` and ends with ``after``. All of this is valid for
-    ``version`` of the known secrets.
+    the JSON around them, which has none, and ``others`` are the lists in it. All of this is valid for ``version`` of
+    the known secrets.
     """
 
-    __slots__ = ("after", "before", "encoder", "hashed", "known", "marks", "others", "rest", "version")
+    __slots__ = ("encoder", "known", "marks", "others", "rest", "version")
 
     def __init__(
         self,
@@ -137,9 +131,6 @@ class _Worked:
         known: KnownList,
         others: dict[str, KnownList],
         marks: dict[int, list[Mark]],
-        before: bytes,
-        after: bytes,
-        hashed: Any,
     ) -> None:
         self.encoder: Final = encoder
         self.version: Final = version
@@ -147,9 +138,6 @@ class _Worked:
         self.known: Final = known
         self.others: Final = others
         self.marks: Final = marks
-        self.before: Final = before
-        self.after: Final = after
-        self.hashed: Final = hashed
 
 
 class Encoder:
@@ -199,9 +187,7 @@ class Encoder:
             if interned is value:
                 return Encoded(data, value)
             if interned is not None:
-                made = Encoded(dumps_in_order(interned), value)
-                made.whole = False
-                return made
+                return Encoded(dumps_in_order(interned), value)
         made = Encoded(data, value) if data is not None else self._encoded(value, replayed, returns)
         size = len(made.data)
         if size > _CERTAIN and (oversized(made.tree, made.data) or (whole and size > _LINE)):
@@ -224,7 +210,6 @@ class Encoder:
             interned = self._interner.intern(tree, lists, places, at, digests=digests)
             if interned is not tree:
                 made.data = dumps_in_order(interned)
-                made.whole = False
         return made
 
     def encode_continued(
@@ -247,8 +232,7 @@ class Encoder:
         rest = data[:first] + data[last:]
         field = next(reversed(value))
         tree = {**value, field: {**value[field], body.key: []}}
-        same = worked is not None and worked.rest == rest
-        if not same and redactor.suspicious(rest) and redactor.redact(tree)[1]:
+        if (worked is None or worked.rest != rest) and redactor.suspicious(rest) and redactor.redact(tree)[1]:
             return None
         items, marks = body.items, {}
         new = items[count:]
@@ -262,16 +246,6 @@ class Encoder:
         tree[field][body.key] = items
         pointer = f"/input/{field}/{body.key}"
         redacted = [mark for number, found in marks.items() for mark in below(found, f"{pointer}/{number}")]
-        before, after = (worked.before, worked.after) if same else _around(tree, (field, body.key))
-        if worked is not None and worked.before == before and count == len(worked.known.items):
-            hashed = worked.hashed
-            if new:
-                hashed = hashed.copy()
-                hashed.update(b"," + dumps(items[count:])[1:-1])
-        else:
-            from hashlib import sha256  # not at the top: it loads OpenSSL
-
-            hashed = sha256(b'{"input":' + before + dumps(items)[:-1])
         known = KnownList(items, None if worked is None else worked.known, count)
         others = {}
         for name, item in body.value.items():
@@ -283,14 +257,9 @@ class Encoder:
         if redacted:
             data = dumps_in_order(tree)
         interned = self._interner.intern(tree, lists=True, places=places, known=[known, *others.values()])
-        body.worked = _Worked(self, version, rest, known, others, marks, before, after, hashed)
-        whole = interned is tree
-        if not whole:
-            data = dumps_in_order(interned)
-            hashed = hashed.copy()
-            hashed.update(b"]" + after)
-        made = Encoded(data, tree)
-        made.redacted, made.whole, made.hashed = redacted, whole, None if whole else hashed
+        body.worked = _Worked(self, version, rest, known, others, marks)
+        made = Encoded(data if interned is tree else dumps_in_order(interned), tree)
+        made.redacted = redacted
         return made
 
     def _encoded(self, value: Any, replayed: bool, returns: Callable[[], Any] | None) -> Encoded:
@@ -314,21 +283,3 @@ class Encoder:
     def canonical(self, tree: Any, own: Patterns | None = None) -> bytes:
         """Return the canonical bytes of a tree without its secrets."""
         return dumps(self.redactor.also(own).redact(tree)[0])
-
-    def fingerprint(self, name: str, encoded: Encoded) -> str:
-        if encoded.hashed is None:
-            return fingerprint(name, encoded.tree)
-        return fingerprint_continued(name, encoded.hashed)
-
-
-def _around(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """Return what precedes the list at ``path`` in the canonical form of a tree, without the bracket, and what follows
-    it."""
-    before, after = b"", b""
-    for key in path:
-        first = dumps({name: item for name, item in tree.items() if name < key})[:-1]
-        then = dumps({name: item for name, item in tree.items() if name > key})[1:]
-        before += b"%b%b%b:" % (first, b"," if len(first) > 1 else b"", dumps(key))
-        after = (b"," if len(then) > 1 else b"") + then + after
-        tree = tree[key]
-    return before, after

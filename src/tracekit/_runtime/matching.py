@@ -379,7 +379,7 @@ class Comparison:
                 asked = tree if key is None else self.encoded(key)[0]
                 equal = bool(recorded == fingerprint(rendered.name, asked))
             else:
-                equal = dumps(entry["input"]) == data
+                equal = dumps(self._trace.expand(entry["input"])) == data
             if equal or key is not None:
                 return equal
         return key is None and self._resembles(entry, spec, rendered, tree)

@@ -24,6 +24,7 @@ from .._values import (
     dumps_in_order,
     exception_text,
     exception_with_structure,
+    fingerprint,
     not_serialisable,
     quick,
     repeated,
@@ -913,8 +914,6 @@ class Recording:
             about: dict[str, Any] = {"family": spec.family}
             self._mark_input(about, encoded, spec)
             tail = self._agent(scope) + rendered.prefix + encoded.data + self.error(error, about, spec.patterns)
-            if not encoded.whole:
-                tail += b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, encoded).encode()
             return self.append(scope, kind, tail + self._tree({**spec.meta, "info": to_json(about)}), append)
 
         try:
@@ -939,9 +938,8 @@ class Recording:
             encoded = self.encoder.encode(request.input, lists=spec.lists, places=places, data=data, own=spec.patterns)
         rendered = spec.render(self.redactor)
         hashed = b""
-        if key is not None or not encoded.whole:
-            about_it = encoded if key is None else self.encoder.encode(key)
-            hashed = b',"input_hash":"%b"' % self.encoder.fingerprint(rendered.name, about_it).encode()
+        if key is not None:
+            hashed = b',"input_hash":"%b"' % fingerprint(rendered.name, self.encoder.encode(key).tree).encode()
         if type(info) is Circumstances and not encoded.redacted and not encoded.notes:
             meta = info.render(spec, self.redactor)
         else:
@@ -1165,8 +1163,6 @@ class Recording:
         tail = self._agent(scope) + b',"name":%b,"input":%b,"output":%b' % (
             orjson.dumps(name), encoded.data, answer.data,
         )  # fmt: skip
-        if not encoded.whole:
-            tail += b',"input_hash":"%b"' % self.encoder.fingerprint(name, encoded).encode()
         if cause:
             tail += b',"cause":%b' % orjson.dumps(cause)
         seq = self.append(scope, type, tail + self.meta(meta), append)

@@ -236,7 +236,7 @@ class RecoveredLog:
         #: The lanes of processes that are steps themselves.
         self.captured: Final[set[int]] = set()
         self._under: Final[dict[int, int]] = {}
-        #: Blobs with an opaque part.
+        #: Entries with an opaque part, which others may refer to.
         self._opaque: Final[set[int]] = set()
         #: Streams without an outcome, by the lanes that read them.
         self._streams: Final[dict[int, set[int]]] = {}
@@ -293,6 +293,10 @@ class RecoveredLog:
         self.steps.states.append(_NONE)
         self.steps.outcomes.append(0)
         found = family_of(kind)
+        if (found is not None or kind == "blob") and any(
+            self._is_opaque(entry[key]) for key in ("input", "output") if key in entry
+        ):
+            self._opaque.add(seq)
         if found is not None or (kind in _NO_EFFECTS and not read_by_library(entry)):
             if lane in self._streams:
                 self._continued(seq, entry.get("step", 0), inner, self._streams[lane])
@@ -301,10 +305,7 @@ class RecoveredLog:
             if found is not None and found[0] != "span":
                 self._step(entry, found[0], found[1], inner)
             return
-        if kind == "blob":
-            if self._is_opaque(entry.get("output")):
-                self._opaque.add(seq)
-        elif kind == "lane":
+        if kind == "lane":
             about = entry.get("input")
             if isinstance(about, dict) and type(about.get("id")) is int:
                 self._lane(about["id"], about.get("parent"), about.get("under"))
@@ -438,7 +439,7 @@ class RecoveredLog:
     def _hides(self, step: RecoveredStep, entry: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         if meta.get("redacted"):
             step.hidden = "redacted"
-        elif step.hidden is None and self._is_opaque(entry.get("output")):
+        elif step.hidden is None and entry["seq"] in self._opaque:
             step.hidden = "opaque"
 
     def _continued(self, seq: int, step: int, inner: int, streams: set[int]) -> None:
@@ -474,8 +475,8 @@ class RecoveredLog:
         while stack:
             node = stack.pop()
             if type(node) is dict:
-                blob = node.get("$ref", node.get("$extend"))
-                if node.get("$t") == "opaque" or (type(blob) is int and blob in self._opaque):
+                other = node.get("$ref", node.get("$extend"))
+                if node.get("$t") == "opaque" or (type(other) is int and other in self._opaque):
                     return True
                 stack.extend(node.values())
             elif type(node) is list:

@@ -45,7 +45,6 @@ __all__ = [
     "exception_to_json",
     "exception_with_structure",
     "fingerprint",
-    "fingerprint_encoded",
     "hinted",
     "not_serialisable",
     "noted",
@@ -97,19 +96,7 @@ def canonical(value: object) -> bytes:
 
 def fingerprint(name: str, tree: Tree) -> str:
     """Return ``sha256:`` and the hex digest of the canonical form of ``{"input": tree, "name": name}``."""
-    return fingerprint_encoded(name, dumps(tree))
-
-
-def fingerprint_encoded(name: str, encoded: bytes) -> str:
-    """Like ``fingerprint``, for an input whose canonical bytes are available."""
-    return "sha256:" + sha256_hex(b'{"input":' + encoded + b',"name":' + dumps(to_json(name)) + b"}")
-
-
-def fingerprint_continued(name: str, hashed: Any) -> str:
-    """Like ``fingerprint``, for a hash object that has been fed the canonical form up to the end of the input."""
-    whole = hashed.copy()
-    whole.update(b',"name":' + dumps(to_json(name)) + b"}")
-    return f"sha256:{whole.hexdigest()}"
+    return "sha256:" + sha256_hex(b'{"input":' + dumps(tree) + b',"name":' + dumps(to_json(name)) + b"}")
 
 
 def to_json(value: object, notes: list[str] | None = None) -> Tree:
