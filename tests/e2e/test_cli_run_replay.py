@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -86,6 +87,52 @@ def test_what_follows_a_module_is_the_programs(place: Place) -> None:
         "ours",
         "work",
     ]
+
+
+#: The first lines of an installed command, of which the third is written for interpreters with a long path.
+SHEBANGS = ["#!{0}", "#!/usr/bin/env python3", "#!/bin/sh\n'''exec' '{0}' \"$0\" \"$@\"\n' '''"]
+
+
+@pytest.mark.parametrize("shebang", SHEBANGS, ids=["python", "env", "sh"])
+def test_an_installed_command(place: Place, shebang: str) -> None:
+    """A command of the environment is recorded by its name, as a shell finds it, and its replay names it the same way."""
+    (place.directory / "bin").mkdir()
+    place.program(shebang.format(sys.executable) + "\n" + TOOL + "print(sys.argv, charge(5))\n", "bin/greet")
+    (place.directory / "bin" / "greet").chmod(0o755)
+    path = f"{place.directory / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    recorded = place.cli("run", "greet", "--twice", PATH=path)
+    assert recorded.stdout.startswith(f"['{place.directory / 'bin' / 'greet'}', '--twice'] receipt"), recorded.stderr
+    exactly(place, recorded)
+    named = place.cli("replay", place.run, "--", "greet", "--twice", PATH=path)
+    assert (named.returncode, named.stdout) == (0, recorded.stdout), named.stderr
+
+
+#: How an installed command cannot be recorded, and what its user is told.
+NOT_RECORDED = {
+    "not written in Python": ("#!/bin/sh", "greet is not written in Python"),
+    "of another environment": ("#!/opt/other/bin/python3", "install tracekit beside /opt/other/bin/python3"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_RECORDED)
+def test_a_command_that_is_no_program_of_this_environment(place: Place, case: str) -> None:
+    """Nothing is started, and the message says what would be recorded."""
+    shebang, said = NOT_RECORDED[case]
+    (place.directory / "bin").mkdir()
+    place.program(f"{shebang}\necho hello\n", "bin/greet")
+    (place.directory / "bin" / "greet").chmod(0o755)
+    done = place.cli("run", "greet", PATH=str(place.directory / "bin"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("command", [["python", "agent.py"], ["python3", "-m", "agent"]])
+def test_python_before_the_program_is_left_out(place: Place, command: list[str]) -> None:
+    """``tracekit run python agent.py`` records ``agent.py``, as a user of other launchers writes it."""
+    place.program(TOOL + "print(charge(5))\n")
+    recorded = place.cli("run", *command)
+    assert recorded.returncode == 0, recorded.stderr
+    exactly(place, recorded)
 
 
 #: How a run is given something, and what the function gets that ``--entry`` names.
@@ -390,6 +437,8 @@ def test_the_command_may_be_named(place: Place, command: list[str]) -> None:
         ["replay", "no/such/file.jsonl"],
         ["run"],
         ["run", "nothing.py"],
+        ["run", "nothing"],
+        ["run", "python", "-u", "agent.py"],
         ["replay"],
         ["frobnicate"],
     ],

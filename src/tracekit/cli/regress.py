@@ -22,6 +22,7 @@ from .options import READ_STORE
 from .output import both_sides, moment, named, printable
 from .replay import ALLOW_HOST, IGNORE, ISOLATE, LIVE_ENV, LIVE_FILES, STRICT, by_kind, live_kinds
 from .report import check_page, write_page
+from .run import named_program
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -176,6 +177,8 @@ def regress(
     command: tuple[str, ...] = click.get_current_context().meta["tracekit.command"]
     if entry is not None and command:
         raise click.UsageError("--entry and a command after -- are both today's code: name one of them")
+    if command:
+        named_program(command)
     try:
         ignored = ignored_fields(by_kind(ignore))
         tried = kinds_that_go_live(_tried(live, policy, shift, at))

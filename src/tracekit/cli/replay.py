@@ -36,7 +36,7 @@ from .output import (
     printable,
 )
 from .output import local as output_local
-from .run import launch, launcher
+from .run import launch, launcher, named_program
 
 __all__ = [
     "ALLOW_HOST",
@@ -79,11 +79,8 @@ def program_of(
             next_action="use it in a test (@pytest.mark.tracekit), or `with tracekit.replay(PATH):`; or record a program: tracekit run",
         )
     if command:
-        script = command[1:] if command[0] in ("python", "python3") else command
-        if script and script[0] == "-m":
-            return Program(None, script[1], tuple(script[2:]), os.getcwd()), os.getcwd()
-        here = os.getcwd()
-        return Program(os.path.abspath(script[0]), None, tuple(script[1:]), here, script[0]), here
+        named = named_program(command)
+        return named, named.cwd
     if entry is not None:
         return Program(None, None, (), os.getcwd()), os.getcwd()
     if not trusted(store, path):

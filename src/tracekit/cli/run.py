@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import click
 
+from .._runs.environment import Program
 from .options import COMMAND, STORE
 
-__all__ = ["LikePython", "follow", "launch", "launcher", "record_instructions", "run"]
+__all__ = ["LikePython", "follow", "launch", "launcher", "named_program", "record_instructions", "run"]
 
 # -- launching ---------------------------------------------------------------------------------------------------------
 #
@@ -90,27 +92,83 @@ def record_instructions(
     ``"program"`` may be added: the id of this execution, by which its runs are found. Raises ``click.UsageError`` if
     there is no such script.
     """
-    if module is None and not command:
-        raise click.UsageError("name a SCRIPT, or a module with -m")
-    if module is None and not os.path.exists(command[0]):
-        raise click.UsageError(f"there is no script {command[0]!r} in {os.getcwd()}")
-    if module is None and (script := command[0]).endswith(".jsonl"):
-        raise click.UsageError(
-            f"{script} is a trace, and no program: `tracekit replay {script}` replays it, `tracekit doctor --run {script}` examines it"
-        )
-    if module is None and os.path.isdir(command[0]) and not os.path.exists(os.path.join(command[0], "__main__.py")):
-        raise click.UsageError(f"{command[0]!r} is a directory, and has no __main__.py: name a script in it")
+    program = named_program(command, module)
     return {
         "mode": "record",
         "name": name,
-        "module": module,
-        "script": None if module is not None else os.path.abspath(command[0]),
-        "called": None if module is not None else command[0],
-        "arguments": list(command if module is not None else command[1:]),
-        "cwd": os.getcwd(),
+        "module": program.module,
+        "script": program.script,
+        "called": program.called,
+        "arguments": list(program.arguments),
+        "cwd": program.cwd,
         "user_modules": list(user_modules),
         "spans": spans,
     }
+
+
+_PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
+
+
+def named_program(command: Sequence[str], module: str | None = None) -> Program:
+    """Return the program that a command line names: a script, ``-m`` and a module, or a command that is installed in this
+    environment, with its arguments. A ``python`` before it is left out.
+
+    Raises ``click.UsageError`` if there is none, or it is not written in Python.
+    """
+    here, words = os.getcwd(), list(command)
+    if module is None:
+        if words and _PYTHON.fullmatch(words[0]) and not os.path.exists(words[0]):
+            del words[0]
+        if words[:1] == ["-m"] and len(words) > 1:
+            module, words = words[1], words[2:]
+    if module is not None:
+        return Program(None, module, tuple(words), here)
+    if not words:
+        raise click.UsageError("name a SCRIPT, or a module with -m")
+    name, *arguments = words
+    if name.startswith("-"):
+        raise click.UsageError(
+            f"{name} is an option of python, not a script: put it before tracekit: python {name} -m tracekit run …"
+        )
+    if not os.path.exists(name):
+        return Program(_installed(name), None, tuple(arguments), here)
+    if name.endswith(".jsonl"):
+        raise click.UsageError(
+            f"{name} is a trace, and no program: `tracekit replay {name}` replays it, `tracekit doctor --run {name}` examines it"
+        )
+    if os.path.isdir(name) and not os.path.exists(os.path.join(name, "__main__.py")):
+        raise click.UsageError(f"{name!r} is a directory, and has no __main__.py: name a script in it")
+    return Program(os.path.abspath(name), None, tuple(arguments), here, name)
+
+
+def _installed(name: str) -> str:
+    """Return the path of a command of this environment that is written in Python, such as ``celery``."""
+    import shutil
+    import sysconfig
+
+    absent = f"there is no script {name!r} in {os.getcwd()}"
+    if os.path.dirname(name):
+        raise click.UsageError(absent)
+    places = (sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath))
+    found = next(filter(None, (shutil.which(name, path=place) for place in places)), None)
+    if found is None:
+        raise click.UsageError(f"{absent}, and no command of that name is installed")
+    with open(found, "rb") as file:
+        first = file.read(512)
+    # A long path is in the second line: installers write a shell script that is also Python.
+    line = b"\n".join(first.split(b"\n")[:2]) if first.startswith(b"#!") else b""
+    interpreter = re.search(rb"(/.*/)?python[\d.]*", line)
+    if interpreter is None:
+        raise click.UsageError(
+            f"{absent}, and {found} is not written in Python: record the Python program that starts it"
+        )
+    where = os.fsdecode(interpreter[1] or b"")
+    if where and os.path.realpath(where) != os.path.realpath(os.path.dirname(sys.executable)):
+        raise click.UsageError(
+            f"{found} runs in another environment: install tracekit beside {os.fsdecode(interpreter[0])}, and record it with the "
+            "tracekit that is there"
+        )
+    return os.path.abspath(found)
 
 
 class LikePython(click.Command):
@@ -162,7 +220,7 @@ def run(
     spans: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Record a program as it is: SCRIPT [ARGS…] or -m MODULE [ARGS…].
+    """Record a program as it is: SCRIPT [ARGS…], -m MODULE [ARGS…], or an installed COMMAND [ARGS…].
 
     If it opens record() blocks, these are recorded; otherwise the whole program is one run. The program's stdout and exit status
     are its own.
@@ -171,6 +229,7 @@ def run(
     Examples:
       tracekit run agent.py "Where is A-1042?"
       tracekit run -m shop.agent -v  # -v is the module's own
+      tracekit run celery worker     # a command of this environment
       tracekit run --name nightly agent.py
       tracekit show last             # and look at what was recorded
     """
