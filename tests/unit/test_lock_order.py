@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import signal
 import threading
 from collections import deque
@@ -71,6 +73,37 @@ def test_what_threads_share_under_a_lock(tmp_path: Path, kind: Callable[[], Any]
 
     def program() -> list[tuple[int, int]]:
         return shared_under(kind(), 8)
+
+    times(4, tmp_path, program)
+
+
+class _Kept(logging.Handler):
+    """A log handler of the program, which keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_what_threads_log(tmp_path: Path) -> None:
+    """The lines of several threads are in a handler, and in a stream, in the order in which they were when recorded."""
+
+    def program() -> tuple[list[str], str]:
+        log, kept, stream = logging.getLogger("tests.what_threads_log"), _Kept(), io.StringIO()
+        log.setLevel(logging.INFO)
+        log.handlers = [kept, logging.StreamHandler(stream)]
+
+        def work(me: int) -> None:
+            for i in range(8):
+                compute(me + i)
+                log.info("%s %s", me, i)
+                ask(len(kept.lines) > 0)
+
+        in_threads(*(partial(work, me) for me in range(3)))
+        return kept.lines, stream.getvalue()
 
     times(4, tmp_path, program)
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -468,6 +468,44 @@ def test_what_a_process_does_once_takes_its_time(tmp_path: Path, first: Callable
         assert asyncio.run(polling(first, clock=clock)) == seen
     assert session.report.exact
     assert session.report.verdict.counts["hops"]
+
+
+async def unlike(extra: Callable[[], Awaitable[object]] | None, where: str) -> int:
+    """An agent that has something more or less to wait for, itself before it polls, or in the task for whose end it polls."""
+
+    async def work() -> None:
+        await on_loop("answer", 0.005)
+        if extra is not None and where == "after the last event":
+            await extra()
+
+    if extra is not None and where == "before it polls":
+        await extra()
+    task, polls = asyncio.create_task(work()), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        polls += 1
+    return polls
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        lambda: asyncio.wait_for(asyncio.to_thread(len, ""), 5),
+        lambda: asyncio.gather(asyncio.to_thread(len, ""), asyncio.to_thread(len, "")),
+        lambda: asyncio.wait([asyncio.create_task(asyncio.to_thread(len, ""))]),
+    ],
+    ids=["wait_for", "gather", "wait"],
+)
+@pytest.mark.parametrize("where", ["before it polls", "after the last event"])
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_a_task_more_or_less_beside_one_that_polls(tmp_path: Path, extra: Any, where: str, change: str) -> None:
+    """It has looked more or fewer times than in the recording by then: the replay is not exact, and says so."""
+    then, now = (None, extra) if change == "added" else (extra, None)
+    with record("x", store=tmp_path) as run:
+        asyncio.run(unlike(then, where))
+    inexact = pytest.raises(InexactReplayError, match="a task that polls may have looked more or fewer times")
+    with inexact, replay(run):
+        asyncio.run(unlike(now, where))
 
 
 def test_a_sleep_that_was_added_is_no_more_than_that(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@ same order.
 
 Which thread takes a free lock first is decided by the operating system, and so is what threads see that share something
 under a lock, a condition or an event (``Event.set``, ``Semaphore.release`` and ``Condition.wait`` all take the lock of a
-``Condition``). What is taken in user code or in a package counts; the locks of the standard library's own queues, futures
-and log handlers do not, since their hand-overs are captured as such (``threads``).
+``Condition``). What is taken in user code or in a package counts. Of the locks that the standard library takes, those count
+that belong to an object of the program and under which its threads share something (``_SHARED``). The others do not: what
+queues, pools and processes hand over is captured as such (``threads``), and what a module guards for itself (caches of
+``re`` and ``strptime``, loggers by name, imports) is the same whoever comes first.
 
 An entry is written only if another line of execution had the lock before: it says where that one had taken it. Under the
 interpreter lock, threads that compute pass a lock on a few hundred times a second at most, and one thread that takes a lock
@@ -13,8 +15,10 @@ a million times writes nothing. (All tasks of an event loop are one line here: t
 
 from __future__ import annotations
 
+import os
 import threading
 from _thread import LockType, RLock, allocate_lock
+from collections.abc import Mapping
 from functools import partial
 from sys import _getframe
 from types import FrameType
@@ -24,16 +28,29 @@ from weakref import ref
 from .._journal.entry import LOCK_TAKEN
 from .._reality import free_in_forks, running_loop
 from .._runtime.session import Scope, current
+from .._sources import STDLIB
 from .callers import of_the_program
 from .in_place import MethodEntry, Unsupported
 from .patch import ReversiblePatch, Switch
 from .waits import armed, own, scope_of_timers
 
-__all__ = ["Taking", "activate", "deactivate", "follow_locks", "taken_by_caller", "taking"]
+__all__ = ["Taking", "activate", "deactivate", "follow_locks", "taken_by_caller", "taker", "taking"]
 
 #: The module whose functions take locks on behalf of their callers.
 _THREADING: Final = threading.__file__
 _TRANSPARENT: Final = frozenset((_THREADING, __file__.replace("locks.py", "timers.py")))
+#: The files of the standard library in which a lock of one of the program's own objects is taken, and how the names of the
+#: functions begin that do so: what handlers write, which job comes first.
+_SHARED: Final[Mapping[str, tuple[str, ...]]] = {
+    os.path.join(STDLIB, *path): names
+    for path, names in (
+        (("logging", "__init__.py"), ("Handler.", "StreamHandler.", "FileHandler.")),
+        (("logging", "handlers.py"), ("",)),
+        (("sched.py",), ("scheduler.",)),
+        (("zipfile.py",), ("ZipFile.",)),
+        (("zipfile", "__init__.py"), ("ZipFile.",)),
+    )
+}
 
 
 class _Owner:
@@ -98,10 +115,23 @@ def taking(lock: Any, frame: FrameType | None) -> Taking | None:
 
 
 def taken_by_caller(frame: FrameType | None) -> FrameType | None:
-    """Return the frame on whose behalf the standard library takes a lock."""
+    """Return the frame on whose behalf the standard library takes the lock of a condition."""
     while frame is not None and frame.f_code.co_filename in _TRANSPARENT:
         frame = frame.f_back
     return frame
+
+
+def taker(frame: FrameType) -> FrameType | None:
+    """Return the frame on whose behalf the code of ``frame`` takes a lock: its own, or that of the caller of one of these
+    parts of the standard library."""
+    code = frame.f_code
+    names = _SHARED.get(code.co_filename)
+    if names is None or not code.co_qualname.startswith(names):
+        return frame
+    above: FrameType | None = frame
+    while above is not None and above.f_code.co_filename in _SHARED:
+        above = above.f_back
+    return above
 
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
@@ -170,7 +200,7 @@ def _entering() -> list[ReversiblePatch]:
             # takes it notes it.
             taken: list[Any] = []
             try:
-                if current.get() is None or not of_the_program(frame := _getframe(1)):
+                if current.get() is None or (frame := taker(_getframe(1))) is None or not of_the_program(frame):
                     taken.extend(map(genuine, (self,)))
                     return taken[0]
                 found = taking(self, frame)

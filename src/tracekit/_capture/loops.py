@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from .._reality import wake
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
+from .._runtime.loop_queue import LoopQueue
 from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
 from .leftovers import collecting
@@ -713,6 +714,7 @@ class _Arrival:
         "_destination",
         "_lane",
         "_loop",
+        "_made_at",
         "_progress",
         "_source",
         "_task",
@@ -733,6 +735,8 @@ class _Arrival:
         #: The task that waits for it, and how often that task had been cancelled before.
         self._task: Final = current_task(self._loop) if _get_running_loop() is self._loop else None
         self._asked_for: Final = 0 if self._task is None else self._task.cancelling()
+        #: For a call that the recording lacks: the queue of its loop, and how often something had been held there by then.
+        self._made_at: tuple[LoopQueue, int] | None = None
 
     def expect(self) -> None:
         turn = self._turn
@@ -742,6 +746,7 @@ class _Arrival:
             queue_of_loop = self._progress.queue(self._loop)
             queue_of_loop.out += 1
             self._destination.add_done_callback(lambda _: queue_of_loop.back(), context=Context())
+            self._made_at = queue_of_loop, queue_of_loop.parked
         # Not the program's own: it counts for no lane.
         self._destination.add_done_callback(self._ended, context=Context())
         self._source.add_done_callback(self._done)
@@ -798,6 +803,10 @@ class _Arrival:
         else:
             if call is not None and call.by_user and not (turn.live or turn.pending):
                 turn.unrecorded(call.lane.name)
+                # For its task, if that waits for it alone, it is as if it had taken no time.
+                waits = getattr(self._task, "_fut_waiter", None) is self._destination
+                if self._progress is not None and self._made_at is not None and not waits:
+                    self._progress.unlike_call(call.lane.name, *self._made_at)
             self._copy_unseen()
 
     def _copy(self) -> None:

@@ -16,7 +16,7 @@ from .._runtime.session import Scope, current
 from . import threads as handover
 from .callers import by_observer, by_user, of_the_program
 from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
-from .locks import Taking, taken_by_caller, taking
+from .locks import Taking, taken_by_caller, taker, taking
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .waits import armed, await_place, own, scope_of_timers
 
@@ -485,7 +485,7 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
             if current.get() is None:
                 return original(self, blocking, timeout)
             if blocking is True and timeout == -1:
-                found = taking(self, _getframe(1))
+                found = taking(self, taker(_getframe(1)))
                 taken = original(self)
                 _taken(found)
                 return taken

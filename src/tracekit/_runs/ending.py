@@ -172,6 +172,8 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         meta["lost"] = session.log.journal.lost
     if (callbacks := session.progress.unplaced) is not None:
         meta["callbacks"] = callbacks
+        if session.progress.goes_on:
+            meta["loop_goes_on"] = True
     if lanes := _still_running(session):
         meta["open_lanes"] = lanes
     return kind, fields, meta

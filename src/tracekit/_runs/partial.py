@@ -642,6 +642,10 @@ class _Mirrored(Progress):
     def unplaced(self) -> int | None:
         return self._session.progress.unplaced
 
+    @property
+    def goes_on(self) -> bool:
+        return self._session.progress.goes_on
+
 
 class _TakenLock(Timer):
     """A lock that is taken in the recorded order, and recorded anew."""

@@ -418,7 +418,7 @@ class Index:
             meta = self._last.get("meta") or _NOTHING
             self._last = _NOTHING
             self._last_chunk.clear()
-            self.places.finish(meta.get("callbacks"))
+            self.places.finish(meta.get("callbacks"), goes_on=bool(meta.get("loop_goes_on")))
             self._find_line()
             self._find_hops()
         return self

@@ -80,6 +80,7 @@ class LoopQueue:
         "loop",
         "moved",
         "out",
+        "parked",
         "resting",
         "thread",
     )
@@ -102,6 +103,8 @@ class LoopQueue:
         self._kicked = False
         #: How many calls in threads that are not in the recording are pending: what they lead to is unpredictable.
         self.out = 0
+        #: How often a callback was held at its place.
+        self.parked = 0
         #: Whether a held lane may go on.
         self.look_again = False
         #: Whether the run has nothing to run here but held callbacks.
@@ -156,8 +159,11 @@ class LoopQueue:
     @property
     def polls(self) -> bool:
         """Whether a polling lane is held here."""
-        most = 0 if self._places is None else self._places.most
-        return any(lane.limit > most for lane in self.held_lanes)
+        return any(lane.limit > self._most for lane in self.held_lanes)
+
+    @property
+    def _most(self) -> int:
+        return 0 if self._places is None else self._places.most
 
     @property
     def may_go_on(self) -> bool:
@@ -210,6 +216,7 @@ class LoopQueue:
                 if lane is not None and handle.counted:
                     if lane.since >= lane.limit:
                         self._parked.append(handle)
+                        self.parked += lane.limit <= self._most
                         continue
                     lane.runs()
                     if lane.since <= self._far:
@@ -247,7 +254,7 @@ class LoopQueue:
         if due is None:
             return True
         before = () if self._places is None else self._places.ended_before(due)
-        most = 0 if self._places is None else self._places.most
+        most = self._most
         # Callbacks inside a call lead into it, or out of it: to a thread, or to an awaited event.
         return any(
             one.lane is None or (one.counted and (one.lane.limit <= most or one.lane.id in before))

@@ -21,12 +21,15 @@ class PlaceIndex:
         "_ended",
         "_ends",
         "_lane",
+        "_lasts",
         "_loops",
         "_stands",
         "_steps",
         "_until",
+        "after",
         "ends",
         "most",
+        "moved",
     )
 
     def __init__(self) -> None:
@@ -42,6 +45,12 @@ class PlaceIndex:
         #: How many callbacks of its lane had run before a hop.
         self._before: Final[dict[int, int]] = {}
         self._loops: Final[dict[int, _Reading]] = {}
+        #: The lanes that moved before an event of their loop.
+        self.moved: Final[set[int]] = set()
+        #: How far a lane went after its loop's last event, if known, and whether that loop went on after the end.
+        self.after: tuple[int, bool] | None = None
+        #: The last event of each loop.
+        self._lasts: Final[set[int]] = set()
         #: While places are read, the loop in which each lane was last seen.
         self._stands: Final[dict[int, _Reading]] = {}
         #: The most callbacks that a lane ran since its own last event.
@@ -95,19 +104,21 @@ class PlaceIndex:
         self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
 
-    def finish(self, most: object = None) -> None:
+    def finish(self, most: object = None, *, goes_on: bool = False) -> None:
         """Finish: there are no more events. ``most`` is how many callbacks a lane ran after its loop's last event, if
-        known."""
+        known; ``goes_on``: a loop was not closed by the end."""
         if type(most) is int:
-            self.ends, self.most = True, max(self.most, most)
+            self.ends, self.after, self.most = True, (most, goes_on), max(self.most, most)
         for loop in self._loops.values():
             for lane in list(loop.ready):
                 self._close(loop, lane)
+            self._lasts.add(loop.last)
         self._loops.clear()
         self._stands.clear()
 
     def _enter(self, loop: _Reading, lane: int) -> None:
         """``lane`` has gone on in ``loop``: since its last event, or that of the loop in which it was before."""
+        self.moved.add(lane)
         self._close(self._stands.get(lane, loop), lane)
         self._stands[lane] = loop
 
@@ -123,6 +134,14 @@ class PlaceIndex:
             self._until[lane], self._counts[lane] = array("Q"), array("Q")
         self._until[lane].append(seq)
         self._counts[lane].append(count)
+
+    def is_placed(self, seq: int) -> bool:
+        """Return whether an event loop delivered event ``seq``."""
+        return seq in self._lane
+
+    def is_last(self, seq: int) -> bool:
+        """Return whether no later event of its loop is in the recording."""
+        return seq in self._lasts
 
     def of(self, lane: int) -> tuple[array[int], array[int]]:
         """Return events in order, and how many callbacks ``lane`` may run since its own last event before each."""

@@ -13,7 +13,7 @@ the callbacks of the run wait in a queue of ours, a ``LoopQueue``, in order; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,6 +57,7 @@ class Progress:
     places."""
 
     __slots__ = (
+        "_after_last",
         "_at",
         "_deliverer",
         "_ended",
@@ -68,12 +69,15 @@ class Progress:
         "_now",
         "_number",
         "_numbered",
+        "_parked",
         "_places",
         "_queues",
         "_strangers",
         "_tail",
         "_uncounted",
+        "_unlike",
         "_unplaced",
+        "calls_differ",
         "elapsed",
         "follow",
         "news",
@@ -94,6 +98,14 @@ class Progress:
         self.news = 0
         #: The most callbacks of any lane after the last event of a loop that is closed; -1 if no loop is.
         self._unplaced = -1
+        #: In a replay, what it makes otherwise than the recorded program in a loop, with the queue and how often
+        #: something had been held there by then; and how often something was held in loops that are closed.
+        self._unlike: Final[list[tuple[LoopQueue | None, int, str]]] = []
+        self._parked = 0
+        #: Whether user code makes more or fewer calls in threads than in the recording.
+        self.calls_differ = False
+        #: Whether it is known how far the lanes of each loop went after its last recorded event.
+        self._after_last = True
         self._queues: dict[AbstractEventLoop, LoopQueue] = {}
         #: What has to be recorded about each loop at its next event, and how many loops have a number.
         self._loops: dict[AbstractEventLoop, _Moves] = {}
@@ -138,6 +150,8 @@ class Progress:
                 return
         elif lane is not None and lane.state is None:
             self.follow(lane)
+            if lane.task and lane.id < 0:
+                self.unlike(lane)
         self.queue(loop).add(handle)
 
     def _of(self, loop: AbstractEventLoop) -> _Moves:
@@ -160,7 +174,9 @@ class Progress:
             for one in [lane, *known.moved]:
                 if one is not None and one.loop is loop:
                     one.loop = one.moved = None
-        self._queues.pop(loop, None)
+        queue = self._queues.pop(loop, None)
+        if queue is not None:
+            self._parked += queue.parked
 
     def now(self) -> int:
         """Return how long (ns) the replayed run has taken by its own clock.
@@ -222,6 +238,42 @@ class Progress:
         for queue in self.queues:
             queue.stir()
 
+    # -- replay: loops that do not run what they ran -------------------------------------------------------------------
+
+    def unlike(self, lane: Lane) -> None:
+        """Note that ``lane``, a task, is not in the recording. Callbacks of other lanes follow from it, so these may run
+        more or fewer of their own before the next place at which they are held."""
+        loop: Any = lane.loop
+        queue = self._queues.get(loop)
+        self._unlike.append(
+            (queue, 0 if queue is None else queue.parked, f"a task, {lane.name!r}, is not in the recording")
+        )
+
+    def unlike_call(self, name: str, queue: LoopQueue, parked: int) -> None:
+        """The same for a call in a thread, when something had been held ``parked`` times."""
+        self._unlike.append((queue, parked, f"a call in a thread, {name!r}, is not in the recording"))
+
+    def polled_otherwise(self, wrapped: Collection[int], *, to_the_end: bool) -> str | None:
+        """Return why lanes that were held may have come further, or less far, than in the recording, if so.
+
+        What a library does with a real connection, and its telemetry, is in no replay, so tasks and callbacks that are
+        missing say something only where calls in threads are missing, too. ``wrapped`` are lanes around the program, which
+        a replay need not have; ``to_the_end``: what lanes did after the last event is compared as well.
+        """
+        for queue, parked, what in self._unlike:
+            if queue is not None and queue.parked > parked:
+                return what
+        places = self._places
+        if places is None or not self.calls_differ:
+            return None
+        held = self._parked or any(queue.parked for queue in self.queues)
+        if held and not places.moved <= {*self._number.values(), *wrapped}:
+            return "a task of the recording was not started"
+        now, then = self.unplaced, places.after
+        if to_the_end and self._after_last and then is not None and then[1] == self.goes_on and then[0] != now:
+            return f"after the last event of its loop, a task ran {now or 0} callbacks, and {then[0]} in the recording"
+        return None
+
     # -- recording: the place of an event ------------------------------------------------------------------------------
 
     def place(self, lane: Lane, number: Callable[[Lane], int], *, hop: bool = False) -> bytes:
@@ -262,6 +314,11 @@ class Progress:
         most = max((known.most for known in [*self._loops.values()]), default=-1)
         return None if most < 0 and self._unplaced < 0 else max(most, self._unplaced)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a loop has not been closed."""
+        return any(not loop.is_closed() for loop in [*self._loops])
+
     # -- replay: holding lanes -----------------------------------------------------------------------------------------
 
     def known_as(self, lane: Lane, number: int | None) -> None:
@@ -294,12 +351,25 @@ class Progress:
             lane.since, lane.limit = parent.since, max(parent.limit, parent.since + 1)
         self._strangers.add(lane)
 
-    def delivered(self, seq: int) -> None:
+    def delivered(self, seq: int, *, skipped: bool = False) -> None:
         """Release what was held for event ``seq``, which has been delivered or skipped."""
         self.news += 1
         if self._places is not None:
+            if self._places.is_placed(seq):
+                self._delivered_in_loop(seq, skipped)
             for number in self._places.held_for(seq):
                 self._limit(number)
+
+    def _delivered_in_loop(self, seq: int, skipped: bool) -> None:
+        places: Any = self._places
+        known = None if skipped else self._loops.get(running_loop())
+        if known is None:
+            # A hop that is skipped leaves its lane as if it had come.
+            self._after_last &= not places.is_last(seq) or (skipped and places.is_hop(seq))
+            return
+        for one in known.moved:
+            one.moved = known.moved
+        known.moved.clear()
 
     def skipped(self, seq: int, number: int) -> None:
         """The program has gone on without the hop ``seq`` of a lane, in the callback that would have waited for it."""

@@ -360,6 +360,7 @@ class ReplayedTimer(Timer):
     def unrecorded(self, name: str) -> None:
         """Remark that this is the result of a call in a thread, ``name``, that the recording lacks; it arrives when it
         is done."""
+        self._session.progress.calls_differ = True
         self._session.report.remark(
             "hops", f"a call in a thread, {name!r}, of which nothing is captured, is not in the recording"
         )
@@ -624,6 +625,8 @@ class RecordedLanes:
         #: The cursor of the program's own lane until something is done in it, and the lanes that share it.
         self._line: LaneCursor | None = None
         self._in_line: list[Lane] = []
+        #: Whether it is known that there are other tasks and threads around the program than in the recording.
+        self.wrapped_otherwise = False
         #: The program's own lane, once something has been done in it.
         self._line_in: Lane | None = None
         #: The calls in threads that the recording lacks, unless the program's own lane is below them.
@@ -762,6 +765,7 @@ class RecordedLanes:
         """Let ``lane``, a task or thread around the program, share the program's own lane."""
         lane.id, lane.state = state.lane, state
         self._in_line.append(lane)
+        self.wrapped_otherwise = True
         if lane.task and not self._index.line_is_task:
             lane.since -= 1  # for the first callback of a task, which a coroutine that a loop is run for does not have
         self._progress.known_as(lane, self._index.line)
@@ -771,7 +775,12 @@ class RecordedLanes:
         state, line = self._line, self._index.line
         assert state is not None
         self._line, self._line_in = None, lane
+        around = {*lane_and_above(lane)}
+        for one in self._in_line:
+            if one.task and one not in around:
+                self._progress.unlike(one)
         if state.lane != line:
+            self.wrapped_otherwise = True
             state.stand_for(line, self._index.items.get(line))
             for one in self._in_line:
                 one.id = line
@@ -1230,6 +1239,7 @@ class Replay:
             call is not None and call not in self._missing_hops
         ):  # it has a beginning and, if a loop waits for it, a result
             self._missing_hops.add(call)
+            self.progress.calls_differ = True
             about = f"a call in a thread, of which nothing was captured, was not made here (entry {seq})"
             self.report.remark("hops", about, step=seq)
         self.schedule.skip(seq)
@@ -1757,6 +1767,10 @@ class Replay:
             else:
                 what = f"entry {seq} ({entry.get('name')!r}) came in the recording, and never did in the replay"
             self.report.inexact("undelivered", what, step=seq)
+        around = (0, self.index.line, *self.index.around)
+        polled = self.progress.polled_otherwise(around, to_the_end=not self.lanes.wrapped_otherwise)
+        if polled is not None:
+            self.report.inexact("polled", f"{polled}: a task that polls may have looked more or fewer times")
         for seq in self.schedule.passed:
             what = f"nothing else could move before entry {seq}: what should have waited for it went beyond its place"
             self.report.remark("place", what, step=seq)

@@ -365,7 +365,7 @@ class Schedule:
                 i = bisect_left(events, seq)
             if i < self._count and events[i] == seq:
                 self._done[i] = 1
-                self.progress.delivered(seq)
+                self.progress.delivered(seq, skipped=True)
                 self._advance(self._next)
 
     def fail(self) -> None:

@@ -49,6 +49,7 @@ _WORDS: Final = {
     "output": ("other output", "other outputs"),
     "output_not_kept": ("output not kept", "outputs not kept"),
     "hops": ("hop more or fewer", "hops more or fewer"),
+    "polled": ("task that may have polled otherwise", "tasks that may have polled otherwise"),
     "signal": ("handler called between two steps", "handlers called between two steps"),
     "other_signal": ("signal handled otherwise", "signals handled otherwise"),
     "past_end": ("step past the recorded end", "steps past the recorded end"),
