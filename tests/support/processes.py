@@ -523,6 +523,8 @@ def _program(request: dict[str, Any]) -> None:
     except SystemExit as error:
         if error.code is None or (type(error.code) is int and 0 <= error.code < 256):
             _STATUS.append(error.code or 0)
+        if _KEPT:  # by a program that has called the exit handlers itself
+            _end()
         raise
     except KeyboardInterrupt:
         raise
@@ -711,6 +713,12 @@ def _spare() -> None:
     modules = {name: sys.modules.pop(name) for name in names}
     _exchange(sys.modules, modules)
     _keep(modules)
+    _KEPT.append(modules)
+    _end()
+
+
+def _end() -> None:
+    """End the process as :class:`_End` does, if its status is known."""
     if _STATUS:
         with suppress(Exception):
             sys.stdout.flush()
@@ -869,6 +877,8 @@ _HERE = "tests.support.processes.begin"
 _MAINS: list[ModuleType] = []
 #: With which status the program has ended, if it has.
 _STATUS: list[int] = []
+#: The modules that are left as they are, once the program has ended.
+_KEPT: list[dict[str, ModuleType]] = []
 
 if __name__ == "__main__":
     _PATH[:] = sys.path[1:]
