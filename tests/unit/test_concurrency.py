@@ -233,6 +233,30 @@ def test_langchains_executor(run: Recording) -> None:
         assert len(set(pool.map(path, range(4)))) == 4
 
 
+def test_what_a_call_in_a_copied_context_starts_is_its_own(run: Recording) -> None:
+    """The executor above runs a call in a copy of the caller's context: the threads, calls and tasks that this call starts are
+    children of its lane, not of the caller's, for whom they would be counted in the order in which several calls got so far."""
+
+    def nested(_: object) -> tuple[str, list[str]]:
+        seen: list[str] = []
+        with ContextThreadPoolExecutor(1) as inner:
+            seen += inner.map(path, range(2))
+        thread = threading.Thread(target=lambda: seen.append(path()))
+        thread.start()
+        thread.join()
+        seen.append(asyncio.run(alone()))
+        return path(), seen
+
+    async def alone() -> str:
+        return await asyncio.create_task(lane())
+
+    with ContextThreadPoolExecutor(2) as pool:
+        found = list(pool.map(nested, range(2)))
+    assert len({outer for outer, _ in found}) == 2
+    for outer, inner in found:
+        assert [where.startswith(f"{outer}/") for where in inner] == [True] * 4, (outer, inner)
+
+
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_calls_handed_to_threads_by_loops(run: Recording, factory: Callable[[], Any]) -> None:
     """to_thread, run_in_executor and anyio's to_thread: a lane for each call, entered inside the copied context."""

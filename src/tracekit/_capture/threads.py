@@ -17,7 +17,7 @@ from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from .._reality import gate, monotonic_ns, running_task
+from .._reality import gate, monotonic_ns, running_loop, running_task
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run, owner
@@ -59,12 +59,11 @@ _RUN: Final = Context.run
 
 
 def parent_lane(scope: Scope) -> Lane:
-    """Return the lane that starts something here: the scope's, or that of a task that shares its context with others."""
+    """Return the lane that starts something here: the scope's, or that of the task or the call in a thread that runs here
+    in a context with the scope of somebody else (one that tasks share, or a copy of that of whoever made the call)."""
     lane = scope.lane
-    if lane.owned:
-        task = running_task()
-        if task is not None and id(task) != lane.owner:
-            return lane.owned.get(id(task), lane)
+    if lane.owned and lane.owner != (me := owner()) and (running_task() is not None or running_loop() is None):
+        return lane.owned.get(me, lane)
     return lane
 
 
