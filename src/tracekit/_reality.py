@@ -46,6 +46,7 @@ __all__ = [
     "room_aside",
     "running_loop",
     "running_task",
+    "shown_by",
     "sleep",
     "stat",
     "system",
@@ -318,28 +319,34 @@ def there(path: str, *, link: bool = False) -> bool:
     return True
 
 
-def clocks() -> dict[str, Any]:
-    """Read every clock that a run captures once, by the names of the reads: a replay's values where none was recorded."""
-    wall, steady, fine = time_ns(), monotonic_ns(), perf_counter_ns()
-    datetime = unfaked(_datetime, "datetime")
-    now = datetime.fromtimestamp(wall / 1e9)
-    found: dict[str, Any] = {
-        "time.time": wall / 1e9,
-        "time.time_ns": wall,
-        "time.monotonic": steady / 1e9,
-        "time.monotonic_ns": steady,
-        "loop.time": steady / 1e9,
-        "time.perf_counter": fine / 1e9,
-        "time.perf_counter_ns": fine,
-        "datetime.datetime.now": now,
-        "datetime.datetime.now(UTC)": datetime.fromtimestamp(wall / 1e9, _datetime.UTC),
-        "datetime.datetime.utcnow": datetime.fromtimestamp(wall / 1e9, _datetime.UTC).replace(tzinfo=None),
-        "datetime.datetime.today": now,
-        "datetime.date.today": now.date(),
-    }
-    for name in ("process_time", "thread_time"):
-        found[f"time.{name}"], found[f"time.{name}_ns"] = 0.0, 0
-    return found
+#: The clocks that are kept (ns), and by function, which of them it shows.
+_CLOCKS: Final = ("time.time_ns", "time.monotonic_ns", "time.perf_counter_ns")
+_SHOWS: Final = {"loop.time": "time.monotonic_ns"} | {name.removesuffix("_ns"): name for name in _CLOCKS}
+#: Those of the process and its threads, of which a run begins at zero.
+_FROM_ZERO: Final = ("time.process_time", "time.thread_time")
+
+
+def clocks() -> dict[str, int]:
+    """Read the clocks (ns), by the names of the functions that read them so."""
+    return {"time.time_ns": time_ns(), "time.monotonic_ns": monotonic_ns(), "time.perf_counter_ns": perf_counter_ns()}
+
+
+def shown_by(function: str, clocks: Mapping[str, Any], since: int = 0) -> Any:
+    """Return what a function that a run captures (``time.time``, ``datetime.datetime.now``) shows ``since`` ns after
+    ``clocks`` were read; ``None`` for another function, or if they don't say."""
+    if function.startswith(_FROM_ZERO):
+        return since if function.endswith("_ns") else since / 1e9
+    instant = clocks.get("time.time_ns" if function.startswith("datetime.") else _SHOWS.get(function, function))
+    if type(instant) is not int:
+        return None
+    instant += since
+    if not function.startswith("datetime."):
+        return instant / 1e9 if function in _SHOWS else instant
+    utc = function.endswith(("(UTC)", ".utcnow"))
+    moment = unfaked(_datetime, "datetime").fromtimestamp(instant / 1e9, _datetime.UTC if utc else None)
+    if function.endswith(".utcnow"):
+        return moment.replace(tzinfo=None)
+    return moment.date() if function == "datetime.date.today" else moment
 
 
 def pause(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

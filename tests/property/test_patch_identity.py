@@ -79,12 +79,17 @@ def test_attribute_patches_in_any_order(plan: list[tuple[int, str, int]], betwee
 @given(st.lists(st.sampled_from(["clock on", "clock off", "rng on", "rng off"]), max_size=14))
 def test_hooks_in_any_order(steps: list[str]) -> None:
     """However often clock and rng are switched on and off, in whatever order, all that they touch comes back."""
-    clock.activate(), randomness.activate(), randomness.deactivate(), clock.deactivate()  # made and tried once
+    (
+        clock.hooks.activate(),
+        randomness.hooks.activate(),
+        randomness.hooks.deactivate(),
+        clock.hooks.deactivate(),
+    )  # made and tried once
     touched = [datetime.datetime, datetime.date, time, random, random.Random, random.Random.__mro__[1]]
     functions = [time.time, time.localtime, random.random]
     before = contents(touched), [(id(f.__self__), hash(f), repr(f)) for f in functions]
     held = {"clock": 0, "rng": 0}
-    parts = {"clock": clock, "rng": randomness}
+    parts = {"clock": clock.hooks, "rng": randomness.hooks}
     for step in steps:
         part, way = step.split()
         if way == "on":

@@ -27,9 +27,9 @@ def elsewhere(path: str, seconds: float) -> None:
     """Let the steady clocks of the run in this file have begun so many ``seconds`` later, as if another machine had recorded it."""
 
     def later(function: str, value: float) -> float:
-        if function not in ("time.monotonic", "time.perf_counter", "loop.time"):
-            return value
-        return value + seconds
+        if function in ("time.monotonic", "time.perf_counter", "loop.time"):
+            return value + seconds
+        return value + round(seconds * 1e9) if function in ("time.monotonic_ns", "time.perf_counter_ns") else value
 
     previous, changed = "0" * 64, []
     for line in Path(path).read_bytes().splitlines():

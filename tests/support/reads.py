@@ -73,12 +73,12 @@ def scope_of(session: Any, *, live: int = 0) -> Scope:
 def reading(served: list[tuple[str, Any]] | None = None, *, live: int = 0) -> Iterator[Reads]:
     """The hooks in and a session active for the block; everything restored after it, whatever happens."""
     session = Reads(served)
-    clock.activate()
-    randomness.activate()
+    clock.hooks.activate()
+    randomness.hooks.activate()
     token = enter(scope_of(session, live=live))
     try:
         yield session
     finally:
         current.reset(token)
-        randomness.deactivate()
-        clock.deactivate()
+        randomness.hooks.deactivate()
+        clock.hooks.deactivate()

@@ -38,8 +38,8 @@ class _Base:
         self.state = RunState(live=True, ordered=False)
 
     def __enter__(self) -> Any:
-        concurrency.activate()
-        timers.activate()
+        concurrency.hooks.activate()
+        timers.hooks.activate()
         event_loops.activate()
         self.state.root = lane = Lane("", 0, None, id=0, owner=owner())
         self._token = current.set(Scope(self, lane, 1))  # type: ignore[arg-type]
@@ -49,8 +49,8 @@ class _Base:
         current.reset(self._token)
         self.state.ended = True
         assert event_loops.deactivate() == []
-        assert timers.deactivate() == []
-        assert concurrency.deactivate() == []
+        assert timers.hooks.deactivate() == []
+        assert concurrency.hooks.deactivate() == []
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], Any]) -> Any:
         return real()

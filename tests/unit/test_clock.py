@@ -144,12 +144,12 @@ def test_recorded_values_are_plain() -> None:
 
 def test_nothing_is_recorded_outside_a_run_or_inside_a_live_step() -> None:
     """Without a scope a read is real and unseen; the body of a live step is not run in replay, so its reads are not kept."""
-    clock.activate()
+    clock.hooks.activate()
     try:
         before = time.time()
         assert before <= time.time()
     finally:
-        clock.deactivate()
+        clock.hooks.deactivate()
     with reading(live=7) as session:
         read_all()
     assert session.log == []
@@ -553,14 +553,14 @@ threads = [threading.Thread(target=hammer, args=(n,)) for n in range(8)]
 for t in threads: t.start()
 cycles = 0
 while cycles < 300 or min(count) < 20:
-    clock.activate(); randomness.activate()
+    clock.hooks.activate(); randomness.hooks.activate()
     if cycles % 10 == 0: gc.collect()
-    randomness.deactivate(); clock.deactivate()
+    randomness.hooks.deactivate(); clock.hooks.deactivate()
     cycles += 1
 stop.set()
 for t in threads: t.join()
 assert repr(vars(datetime.datetime)["now"]) == "<method 'now' of 'datetime.datetime' objects>"
-print("survived", clock.degraded, randomness.degraded)
+print("survived", clock.hooks.degraded, randomness.hooks.degraded)
 """
 
 
@@ -580,21 +580,22 @@ def test_threads_that_read_while_the_hooks_come_and_go_survive() -> None:
 
 
 def test_every_clock_has_a_reading_of_the_runs_start() -> None:
-    """``_reality.clocks()`` knows every function by the name that its reads have, but those that give text or fields."""
+    """``_reality.shown_by()`` knows every function by the name that its reads have, but those that give text or fields."""
     known = _reality.clocks()
+    assert {name: _reality.shown_by(name, known) for name in known} == known
     with reading() as recorded:
         read_all()
     for name, value in recorded.log:
         if type(value) in (str, list) or "clock_gettime" in name:
-            assert name not in known
+            assert _reality.shown_by(name, known) is None
         else:
-            assert type(known[name]) is type(value)
+            assert type(_reality.shown_by(name, known)) is type(value)
 
 
 def test_nothing_is_degraded_here() -> None:
     """On the interpreters that we test, every function can be exchanged in place."""
     with reading():
-        assert clock.degraded == []
+        assert clock.hooks.degraded == []
 
 
 @traced_tool(side_effect="read_only")

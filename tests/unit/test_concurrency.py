@@ -380,7 +380,7 @@ def test_hooks_that_cannot_all_be_installed_are_removed(monkeypatch: pytest.Monk
     """If one hook cannot be installed, the run does not begin and everything is as it was; the next run records as usual."""
     before = _places()
     with monkeypatch.context() as patch:
-        patch.setattr(prompts, "activate", lambda: 1 // 0)
+        patch.setattr(prompts.hooks, "activate", lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError), tracekit.record():
             pass
     assert not world.active()
@@ -394,7 +394,7 @@ def test_hooks_that_cannot_all_be_installed_are_removed(monkeypatch: pytest.Monk
 def test_a_hook_that_cannot_be_removed_keeps_no_other_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """If removing one hook fails, the others are removed all the same, and the error is raised."""
     before = _places()
-    removed = prompts.deactivate
+    removed = prompts.hooks.deactivate
 
     def deactivate() -> None:
         removed()
@@ -402,7 +402,7 @@ def test_a_hook_that_cannot_be_removed_keeps_no_other_in_place(monkeypatch: pyte
 
     world.enter()
     with monkeypatch.context() as patch:
-        patch.setattr(prompts, "deactivate", deactivate)
+        patch.setattr(prompts.hooks, "deactivate", deactivate)
         with pytest.raises(ZeroDivisionError):
             world.leave()
     assert not world.active()

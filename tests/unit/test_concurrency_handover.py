@@ -432,7 +432,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Stream]:
     described = QueueClass("acme_streams", "Stream", put="push", get="next", wait="peek")
     monkeypatch.setitem(discover(), "acme", Integration("acme", queues=[described]))
     # The integrations are asked once in a process, and an earlier test may have begun a run.
-    monkeypatch.setattr(timers._switch, "_to_watch", threads.handed_over_in)
+    monkeypatch.setattr(timers.hooks, "_to_watch", threads.handed_over_in)
     return kind
 
 

@@ -356,7 +356,7 @@ def test_modules_imported_during_the_run_are_covered() -> None:
 def test_nothing_is_degraded_here() -> None:
     """On the interpreters that we test, every function can be exchanged in place."""
     with reading():
-        assert randomness.degraded == []
+        assert randomness.hooks.degraded == []
         assert current.get() is not None
 
 

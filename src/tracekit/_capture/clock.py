@@ -34,7 +34,7 @@ from .in_place import (
 from .leftovers import collecting
 from .patch import AttributePatch, ReversiblePatch, Switch
 
-__all__ = ["activate", "deactivate", "degraded"]
+__all__ = ["hooks"]
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
@@ -223,7 +223,7 @@ def _date_patches() -> list[ReversiblePatch]:
         utcnow = partial(_utcnow, "datetime.datetime.utcnow", now.genuine)
         return [now, _class_method(_Real.datetime, "utcnow", utcnow), _class_method(_Real.date, "today", _today)]
     except Unsupported as error:
-        _switch.degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
+        hooks.degraded.append(f"datetime and date: now, utcnow and today are not captured ({error})")
         return []
 
 
@@ -260,7 +260,7 @@ def _time_patch(name: str) -> ReversiblePatch:
             _reality.repoint(name, genuine(function))
         return function_patch(_time, function, lambda real, flags: _hook(name, real, flags))
     except Unsupported as error:
-        _switch.degraded.append(
+        hooks.degraded.append(
             f"time.{name}: only the name in its module is replaced, not references taken earlier ({error})"
         )
         flags = ONE if name.startswith("clock") else in_place.VARARGS if name in FORMATS else 0
@@ -370,7 +370,7 @@ def _time_machine_patches() -> list[ReversiblePatch]:
 
 def _below(theirs: Callable[[], Any]) -> Callable[[], Any]:
     def patch() -> Any:
-        with _switch.stack.lifted():
+        with hooks.stack.lifted():
             return theirs()
 
     return patch
@@ -389,5 +389,4 @@ def _core_patches() -> list[ReversiblePatch]:
     return [*_time_patches(), *_date_patches()]
 
 
-_switch: Final = Switch(_core_patches, _LATER)
-activate, deactivate, degraded = _switch.activate, _switch.deactivate, _switch.degraded
+hooks: Final = Switch(_core_patches, _LATER)

@@ -14,7 +14,7 @@ from .._runtime.session import current
 from .callers import by_tracekit
 from .patch import AttributePatch, Switch
 
-__all__ = ["contexts"]
+__all__ = ["hooks"]
 
 
 class _Entering(type):
@@ -51,4 +51,4 @@ class _Context(metaclass=_Entering):
 
 
 #: The hook, which is in place while any run is active.
-contexts: Final = Switch(lambda: [AttributePatch(contextvars, "Context", _Context)])
+hooks: Final = Switch(lambda: [AttributePatch(contextvars, "Context", _Context)])

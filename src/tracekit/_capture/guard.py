@@ -46,16 +46,15 @@ __all__ = [
     "Reach",
     "Refuse",
     "Watch",
-    "activate",
     "allow",
     "asks",
     "check",
-    "deactivate",
     "descriptor",
     "engaged",
     "everywhere",
     "forbidding",
     "held_by_name",
+    "hooks",
     "left_by_fork",
     "numeric",
     "observe",
@@ -1807,20 +1806,6 @@ def warm(*, files: bool = False) -> None:
             tempfile.gettempdir()
 
 
-def activate() -> None:
-    """A run is active: observe what leaves the process from now on, until ``deactivate``."""
-    with _engaged.lock:
-        _engaged.observing = True
-        _engaged.set(_engaged.guards)
-
-
-def deactivate() -> None:
-    """The last run has ended: without a guard, everything is restored."""
-    with _engaged.lock:
-        _engaged.observing = False
-        _engaged.set(_engaged.guards)
-
-
 def cross(attempt: Attempt | None) -> None:
     """Handle an operation that is about to reach outside: ask the guards, and note it in a recording."""
     check(attempt)
@@ -1954,6 +1939,8 @@ class _Engagement:
         self.seams: Final = _Seams(self._note)
         #: Whether a run is active, so that what leaves the process is observed.
         self.observing = False
+        #: The replacements that the guards need.
+        self._needed = {"live": False, "files": False, "acts": False}
         #: The audit events that are examined, with the function that interprets each.
         self.events: Final[dict[str, Callable[[tuple[Any, ...]], Attempt | None]]] = {}
         self._tables: tuple[bool, ...] = ()
@@ -1974,10 +1961,17 @@ class _Engagement:
             self._hear()
         self.guards = guards  # before the table: an event found in the table must find its guards
         self._listen_to(live or watched, files or watched, watched)
-        self.seams.use(live=live or closely, observed=self.observing, files=files or closely, acts=closely)
+        self._needed = {"live": live or closely, "files": files or closely, "acts": closely}
+        self.seams.use(observed=self.observing, **self._needed)
         self._forbid_bytecode(dry)
         if not guards and self._hook is not None:
             self._hook.restore()
+
+    def observe(self, observing: bool) -> None:
+        """A run is active, so that what leaves the process is observed; or the last one has ended."""
+        with self.lock:
+            self.observing = observing
+            self.seams.use(observed=observing, **self._needed)
 
     def _listen_to(self, *tables: bool) -> None:
         """Select the active tables of audit events: live operations, files, acts."""
@@ -2035,6 +2029,22 @@ class _Engagement:
 
 
 _engaged: Final = _Engagement()
+
+
+class _Observation:
+    """What leaves the process is observed while a run is active."""
+
+    target = "boundary"
+
+    def apply(self) -> None:
+        _engaged.observe(True)
+
+    def restore(self) -> bool:
+        _engaged.observe(False)
+        return True
+
+
+hooks: Final = Switch(lambda: [_Observation()])
 
 
 def _heard_event(event: str, args: tuple[Any, ...], find_event: Callable[[str], Any] = _engaged.events.get) -> None:

@@ -33,7 +33,7 @@ from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
 from .guard import Attempt, allow, cross, read_from, temporary_directories
 from .in_place import CodeExchange
-from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
+from .patch import AtRestore, AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 __all__ = [
     "GivenAway",
     "about_to_start",
-    "activate",
     "brought_back",
     "bytes_of",
-    "deactivate",
     "follow_directory",
+    "hooks",
     "look_around",
 ]
 
@@ -1423,14 +1422,14 @@ def is_as_it_was(path: str, value: Any) -> bool:
 
 
 def _patches() -> list[ReversiblePatch]:
-    found = _switch.made("all", _always)
+    found = hooks.made("all", _always)
     if "sqlite3" in sys.modules:
-        found = found + _switch.made("sqlite3", _of_sqlite)
+        found = found + hooks.made("sqlite3", _of_sqlite)
     if loaded("getpass") is not None:
-        found = found + _switch.made("getpass", _of_passwords)
+        found = found + hooks.made("getpass", _of_passwords)
     for module, name in _OWN_OPEN.items():
         if module in sys.modules:
-            found = found + _switch.made(module, partial(_of_own_open, sys.modules[module], name))
+            found = found + hooks.made(module, partial(_of_own_open, sys.modules[module], name))
     return found
 
 
@@ -1459,7 +1458,13 @@ def _always() -> list[ReversiblePatch]:
         *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
         *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
         LatePatch(os, "mkdir", _making),
+        AtRestore("files read", _forget),
     ]
+
+
+def _forget() -> None:
+    _written.names.clear()
+    _descriptors.release()
 
 
 def _of_pathlib() -> list[ReversiblePatch]:
@@ -1493,15 +1498,4 @@ def _of_sqlite() -> list[ReversiblePatch]:
     return [LatePatch(sys.modules[name], "connect", _connecting) for name in ("sqlite3.dbapi2", "sqlite3")]
 
 
-_switch: Final = Switch(_patches, ("sqlite3", "getpass", *_OWN_OPEN))
-
-
-activate: Final = _switch.activate
-
-
-def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything."""
-    if _switch.active:
-        _written.names.clear()
-        _descriptors.release()
-    return _switch.deactivate()
+hooks: Final = Switch(_patches, ("sqlite3", "getpass", *_OWN_OPEN))

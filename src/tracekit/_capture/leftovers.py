@@ -164,6 +164,8 @@ class _Here(threading.local):
 class _Collections:
     """Tracks, while a run is active, which threads are collecting garbage."""
 
+    target = "gc.callbacks"
+
     def __init__(self) -> None:
         self._here = _Here()
 
@@ -171,16 +173,17 @@ class _Collections:
         """Return whether this thread is collecting garbage: then the running code is a finalizer."""
         return self._here.under_way
 
-    def activate(self) -> None:
+    def apply(self) -> None:
         # What other callbacks do, which run between these two, is a part of the collection.
         gc.callbacks.insert(0, self._begins)
         gc.callbacks.append(self._ends)
 
-    def deactivate(self) -> None:
+    def restore(self) -> bool:
         for callback in (self._begins, self._ends):
             if callback in gc.callbacks:
                 gc.callbacks.remove(callback)
         self._here = _Here()
+        return True
 
     def _begins(self, phase: str, _info: object) -> None:
         if phase != "start":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from _thread import LockType, RLock, allocate_lock
+from _thread import LockType, RLock
 from collections.abc import Mapping
 from functools import partial
 from sys import _getframe
@@ -26,7 +26,7 @@ from typing import Any, Final
 from weakref import ref
 
 from .._journal.entry import LOCK_TAKEN
-from .._reality import free_in_forks, running_loop
+from .._reality import running_loop
 from .._runtime.session import Scope, current
 from .._sources import STDLIB
 from .callers import of_the_program
@@ -34,7 +34,7 @@ from .in_place import MethodEntry, Unsupported
 from .patch import ReversiblePatch, Switch
 from .waits import armed, own, scope_of_timers
 
-__all__ = ["Taking", "activate", "deactivate", "follow_locks", "taken_by_caller", "taker", "taking"]
+__all__ = ["Taking", "follow_locks", "hooks", "taken_by_caller", "taker", "taking"]
 
 #: The module whose functions take locks on behalf of their callers.
 _THREADING: Final = threading.__file__
@@ -146,37 +146,15 @@ def follow_locks(scope: Scope) -> None:
         owners = scope.session.state.extras.of(_Owners)
         if not owners.followed:
             owners.followed = True
-            _following.follow()
+            hooks.extend(_patches)
 
 
-class _Following:
-    """Applies the patches from the first run with several threads to the end of the last run."""
-
-    def __init__(self) -> None:
-        self._switch: Final = Switch(lambda: _patches(self._switch))
-        self._lock: Final = free_in_forks(allocate_lock())
-        self._active = False
-
-    def activate(self) -> None:
-        self._active = True
-
-    def follow(self) -> None:
-        with self._lock:
-            if self._active and not self._switch.active:
-                self._switch.activate()
-
-    def deactivate(self) -> None:
-        with self._lock:
-            self._active = False
-            self._switch.deactivate()
+#: Those of the locks come with the first run that has several threads, and stay to the end of the last run.
+hooks: Final = Switch()
 
 
-_following: Final = _Following()
-activate, deactivate = _following.activate, _following.deactivate
-
-
-def _patches(switch: Switch) -> list[ReversiblePatch]:
-    return [switch.once(threading.Condition, "__enter__", _enter_condition), *switch.made("locks", _entering)]
+def _patches() -> list[ReversiblePatch]:
+    return [hooks.once(threading.Condition, "__enter__", _enter_condition), *hooks.made("locks", _entering)]
 
 
 def _enter_condition(original: Any) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MISSING",
+    "AtRestore",
     "AttributePatch",
     "DecoratedPatch",
     "LatePatch",
@@ -150,6 +151,21 @@ class LatePatch(AttributePatch):
             if there is not self._made_of:
                 self.value, self._made_of, self._like = self._make(there), there, _NEVER
             super().apply()
+
+
+class AtRestore:
+    """What to do when the patches around it are restored."""
+
+    def __init__(self, target: str, then: Callable[[], object]) -> None:
+        self.target: Final = target
+        self._then: Final = then
+
+    def apply(self) -> None:
+        pass
+
+    def restore(self) -> bool:
+        self._then()
+        return True
 
 
 class DecoratedPatch:
@@ -325,6 +341,12 @@ class Switch:
                     self.stack.restore()
                 raise
         self._wait_for_imports()
+
+    def extend(self, patches: Callable[[], list[ReversiblePatch]]) -> None:
+        """Apply further patches until the last holder releases the switch; none if nobody holds it."""
+        with self._lock:
+            if self._holders:
+                self.stack.apply(*patches())
 
     def deactivate(self) -> list[str]:
         """Release the switch; the last holder restores the patches. Return the targets that somebody else has patched

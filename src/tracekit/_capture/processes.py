@@ -44,13 +44,12 @@ __all__ = [
     "Admission",
     "Numbers",
     "ProcessObserver",
-    "activate",
     "admission_of",
     "apart",
     "begun",
-    "deactivate",
     "forked",
     "forking",
+    "hooks",
     "joining_environment",
     "left_by_fork",
     "os_entrances",
@@ -756,9 +755,8 @@ def _patches() -> list[ReversiblePatch]:
     for module, owner, name, wrap in os_entrances:
         loaded: Any = sys.modules.get(module)
         if loaded is not None:
-            found.append(_switch.once(loaded if owner is None else getattr(loaded, owner), name, wrap))
+            found.append(hooks.once(loaded if owner is None else getattr(loaded, owner), name, wrap))
     return found
 
 
-_switch: Final = Switch(_patches, ("uvloop",))
-activate, deactivate = _switch.activate, _switch.deactivate
+hooks: Final = Switch(_patches, ("uvloop",))

@@ -15,14 +15,14 @@ from .._runtime.process import process
 from ..errors import ReplayError
 from .patch import ReversiblePatch, Switch, loaded
 
-__all__ = ["activate", "deactivate"]
+__all__ = ["hooks"]
 
 
 def _patches() -> list[ReversiblePatch]:
     pdb, pydevd = loaded("pdb"), loaded("pydevd")
-    found = [] if pdb is None else [_switch.once(pdb.Pdb, "interaction", _outside_the_run)]
+    found = [] if pdb is None else [hooks.once(pdb.Pdb, "interaction", _outside_the_run)]
     if hasattr(pydevd, "PyDB"):
-        found.append(_switch.once(pydevd.PyDB, "do_wait_suspend", _suspended))
+        found.append(hooks.once(pydevd.PyDB, "do_wait_suspend", _suspended))
     return found
 
 
@@ -66,5 +66,4 @@ def _leave_replays() -> None:
             )
 
 
-_switch: Final = Switch(_patches, ("pdb", "pydevd"))
-activate, deactivate = _switch.activate, _switch.deactivate
+hooks: Final = Switch(_patches, ("pdb", "pydevd"))

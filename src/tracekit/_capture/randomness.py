@@ -30,9 +30,9 @@ from .in_place import (
     plain,
     works,
 )
-from .patch import AttributePatch, ReversiblePatch, Switch, when_imported
+from .patch import AtRestore, AttributePatch, ReversiblePatch, Switch, when_imported
 
-__all__ = ["activate", "align_numpy", "deactivate", "degraded", "numpy_state", "restore_numpy_state", "watch_numpy"]
+__all__ = ["align_numpy", "hooks", "numpy_state", "restore_numpy_state", "watch_numpy"]
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
@@ -134,14 +134,14 @@ def _alone(freeze: Callable[[Any], Any] | None, real: Any, args: tuple[Any, ...]
 def _core_patches() -> list[ReversiblePatch]:
     from _random import Random
 
-    patches: list[ReversiblePatch] = []
+    patches: list[ReversiblePatch] = [AtRestore("numpy.random.set_state", _aligned.restore)]
     for name, make, sample in (("random", _random, ()), ("getrandbits", _getrandbits, (8,))):
         patches += _method_patches(Random, name, make, sample)
     _reality.repoint("urandom", genuine(os.urandom))
     try:
         patches.append(function_patch(os, os.urandom, _urandom))
     except Unsupported as error:
-        _switch.degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
+        hooks.degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
         patches.append(AttributePatch(os, "urandom", plain(_urandom(_reality.urandom, ONE), ONE)))
     return patches
 
@@ -158,7 +158,7 @@ def _method_patches(
             raise Unsupported(fault)
         return [MethodExchange(owner, name, make)]
     except Unsupported as error:
-        _switch.degraded.append(f"random.{name}: draws by bound methods taken earlier are not captured ({error})")
+        hooks.degraded.append(f"random.{name}: draws by bound methods taken earlier are not captured ({error})")
         return [AttributePatch(owner, name, make(vars(owner)[name]))]
 
 
@@ -186,7 +186,7 @@ def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Revers
     try:
         return [CodeExchange(function, partial(_whole, name, freeze, thaw))]
     except Unsupported as error:
-        _switch.degraded.append(f"{name}: not captured ({error})")
+        hooks.degraded.append(f"{name}: not captured ({error})")
         return []
 
 
@@ -231,7 +231,7 @@ def _builtin_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Rev
     try:
         return [FunctionExchange(function, _whole(name, freeze, thaw, genuine(function)))]
     except Unsupported as error:
-        _switch.degraded.append(f"{name}: not captured ({error})")
+        hooks.degraded.append(f"{name}: not captured ({error})")
         return []
 
 
@@ -257,7 +257,7 @@ def _mail_patches() -> list[ReversiblePatch]:
     try:
         return [CodeExchange(function, make)]
     except Unsupported as error:
-        _switch.degraded.append(f"email.utils.make_msgid: not captured ({error})")
+        hooks.degraded.append(f"email.utils.make_msgid: not captured ({error})")
         return []
 
 
@@ -306,22 +306,7 @@ _LATER: Final[dict[str, Callable[[], list[ReversiblePatch]]]] = {
 }
 
 
-_switch: Final = Switch(_core_patches, _LATER)
-degraded: Final = _switch.degraded
-
-
-def activate() -> None:
-    """Capture random draws from now on; each call needs its own ``deactivate``."""
-    _switch.activate()
-    when_imported("numpy.random", _numpy_imported)
-
-
-def deactivate() -> list[str]:
-    """Release the hooks; the last holder restores everything. Return what others have patched on top since."""
-    covered = _switch.deactivate()
-    if not _switch.active:
-        _aligned.restore()
-    return covered
+hooks: Final = Switch(_core_patches, _LATER)
 
 
 # -- NumPy's global generator ------------------------------------------------------------------------------------------
@@ -474,9 +459,12 @@ def _words_at(address: int) -> Any:
 
 
 def _numpy_imported() -> None:
-    scope = here() if _switch.active else None
+    scope = here() if hooks.active else None
     if scope is not None:  # also in the body of a tool: a replay does not run that, and the program imports it later
         align_numpy(scope.session)
         mark = _mark()
         if scope.live and scope.session.recording and mark is not None:
             _watch(scope, scope.live, mark)
+
+
+when_imported("numpy.random", _numpy_imported)

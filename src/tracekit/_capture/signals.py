@@ -34,7 +34,7 @@ from .waits import scope_of_timers
 if TYPE_CHECKING:
     from .._runtime.session import SignalHooks
 
-__all__ = ["activate", "before_death", "called_in_loop", "deactivate", "send"]
+__all__ = ["before_death", "called_in_loop", "hooks", "send"]
 
 #: All valid signals, as numbers.
 _NUMBERS: Final = tuple(sorted(map(int, signal.valid_signals())))
@@ -362,27 +362,29 @@ def _exchanged(module: Any, name: str, make: Callable[[Any], Callable[..., Any]]
         return [AttributePatch(module, name, lambda *args: hook(None, *args))]
 
 
-_switch: Final = Switch(_patches)
+class _EarlierHandlers:
+    """The handlers that the program has installed before the first run: their calls are events, too.
 
+    At the end of the last run, those that it leaves installed are its own again.
+    """
 
-def activate() -> None:
-    """Install the hooks, also for handlers that the program has installed before."""
-    _switch.activate()
-    if threading.current_thread() is threading.main_thread():
-        for number in _NUMBERS:
-            handler = _found(number)
-            if callable(handler) and (heard := _heard(handler)) is not handler:
-                _put(number, heard)
+    target = "the program's signal handlers"
 
+    def apply(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in _NUMBERS:
+                handler = _found(number)
+                if callable(handler) and (heard := _heard(handler)) is not handler:
+                    _put(number, heard)
 
-def deactivate() -> list[str]:
-    """Remove the hooks; handlers that the program leaves installed are its own again."""
-    failed = _switch.deactivate()
-    if not _switch.active:
+    def restore(self) -> bool:
         _remembered.clear()
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 handler = _found(number)
                 if isinstance(handler, _Heard):
                     _put(number, handler.handler)
-    return failed
+        return True
+
+
+hooks: Final = Switch(lambda: [*_patches(), _EarlierHandlers()])

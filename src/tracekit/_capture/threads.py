@@ -34,13 +34,12 @@ from .waits import armed, await_place
 __all__ = [
     "Entered",
     "InOrder",
-    "activate",
     "begin",
-    "deactivate",
     "enclose",
     "entered",
     "handed_over_in",
     "handover_patches",
+    "hooks",
     "in_order",
     "kept_to_itself",
     "name_of",
@@ -797,9 +796,9 @@ _WORKERS: Final = frozenset(
 
 def _pool_patches() -> list[ReversiblePatch]:
     """Return the patches for the modules that are loaded."""
-    found = [_switch.once(threading.Thread, "start", _start)]
+    found = [hooks.once(threading.Thread, "start", _start)]
     pool = loaded("concurrent.futures.thread")
-    return found if pool is None else [*found, _switch.once(pool.ThreadPoolExecutor, "submit", _submit)]
+    return found if pool is None else [*found, hooks.once(pool.ThreadPoolExecutor, "submit", _submit)]
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------
@@ -993,9 +992,10 @@ class _Workers(set[Any]):
 
 def refuse_uncovered() -> None:
     """Raise if a run would begin inside a scheduler whose tasks open no lanes."""
-    for scheduler in _schedulers():
-        if loaded(scheduler.package) is not None and scheduler.running():
-            raise _not_covered(scheduler)
+    for integration in discover().values():
+        for scheduler in integration.schedulers:
+            if loaded(scheduler.package) is not None and scheduler.running():
+                raise _not_covered(scheduler)
 
 
 def _schedulers() -> list[Scheduler]:
@@ -1018,7 +1018,7 @@ def _uncovered_patches() -> list[ReversiblePatch]:
             owner = reduce(lambda owner, step: getattr(owner, step, None), way, loaded(module))
             if owner is not None and name in vars(owner):
                 refusing = partial(_refusing, owner, name, scheduler)
-                found += _switch.made((module, attribute), refusing)
+                found += hooks.made((module, attribute), refusing)
     return found
 
 
@@ -1056,7 +1056,7 @@ _TAKES_ASSIGNMENT: Final = 1 << 9
 # -- concurrency -------------------------------------------------------------------------------------------------------
 #
 # Lanes in practice: task creation, thread start and executor submit carry the run on. The hooks are in place while a
-# session is active (``activate``, counted) and do nothing if the context has no run. A lane is counted when its task,
+# session is active (``hooks``) and do nothing if the context has no run. A lane is counted when its task,
 # thread or call is *started*; it is entered innermost, around the program's own callable, because libraries run that in
 # a copy of an older context.
 
@@ -1065,8 +1065,7 @@ def _modules() -> list[str]:
     return ["concurrent.futures.thread", *(module for scheduler in _schedulers() for module, _ in scheduler.starts)]
 
 
-_switch: Final = Switch(lambda: _patches(), _modules)
-activate, deactivate = _switch.activate, _switch.deactivate
+hooks: Final = Switch(lambda: _patches(), _modules)
 
 
 def _patches() -> list[ReversiblePatch]:

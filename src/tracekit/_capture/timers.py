@@ -20,7 +20,7 @@ from .locks import Taking, taken_by_caller, taker, taking
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .waits import armed, await_place, own, scope_of_timers
 
-__all__ = ["activate", "deactivate"]
+__all__ = ["hooks"]
 
 # -- blocking ----------------------------------------------------------------------------------------------------------
 #
@@ -39,7 +39,7 @@ _Scope = Callable[[], "Scope | None"]
 
 
 def _blocking_patches() -> list[ReversiblePatch]:
-    once = _switch.once
+    once = hooks.once
 
     def limited(
         owner: Any, name: str, limit: Callable[..., Any], late: Any, ask: _Ask | None = None
@@ -79,9 +79,7 @@ def _blocking_patches() -> list[ReversiblePatch]:
     if (queue := loaded("queue")) is not None:
         found.append(once(queue, "time", lambda _: _now))
         found += [asked(queue.Queue, name) for name in ("qsize", "empty", "full")]
-        found += _switch.made(
-            "questions of simple queues", lambda: _of_simple_queues(queue.SimpleQueue, scope_of_timers)
-        )
+        found += hooks.made("questions of simple queues", lambda: _of_simple_queues(queue.SimpleQueue, scope_of_timers))
     if (pool := loaded("multiprocessing.pool")) is not None:
         found += [
             asked(pool.ApplyResult, "ready", _until_ready),
@@ -89,7 +87,7 @@ def _blocking_patches() -> list[ReversiblePatch]:
                 pool.ApplyResult, "get", lambda original: _get_of_a_pool(original, pool.TimeoutError, scope_of_timers)
             ),
         ]
-    return found + _switch.made("locks", _question_locks)
+    return found + hooks.made("locks", _question_locks)
 
 
 def _question_locks() -> list[ReversiblePatch]:
@@ -523,7 +521,7 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
     asked = MethodEntry(LockType, "locked", locked)
     return [
         MethodEntry(LockType, "acquire", acquire),
-        _switch.once(threading.Condition, "_is_owned", lambda original: _is_owned(original, asked.genuine)),
+        hooks.once(threading.Condition, "_is_owned", lambda original: _is_owned(original, asked.genuine)),
         asked,
         MethodEntry(RLock, "acquire", acquire),
     ]
@@ -549,15 +547,14 @@ def _is_owned(original: Any, locked: Any) -> Any:
 # has ended passes in real time, since the recorded program waited on, too. Timers armed inside a live step (a tool's
 # own back-off) are not the run's.
 
-_switch: Final = Switch(lambda: _patches(), handover.handed_over_in)
-activate, deactivate = _switch.activate, _switch.deactivate
+hooks: Final = Switch(lambda: _patches(), handover.handed_over_in)
 
 
 def _patches() -> list[ReversiblePatch]:
     return [
         *_blocking_patches(),
-        *_switch.made("sleep", lambda: [_sleep_patch()]),
-        *handover.handover_patches(_switch, scope_of_timers),
+        *hooks.made("sleep", lambda: [_sleep_patch()]),
+        *handover.handover_patches(hooks, scope_of_timers),
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.machinery
 import threading
-from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, Final
 
@@ -17,10 +16,23 @@ from .._reality import free_in_forks
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
 from .._sources import in_packages
-from . import clock, commands, guard, inputs, locks, popen, processes, prompts, randomness, signals, threads, timers
-from .contexts import contexts
+from . import (
+    clock,
+    commands,
+    contexts,
+    guard,
+    inputs,
+    locks,
+    popen,
+    processes,
+    prompts,
+    randomness,
+    signals,
+    threads,
+    timers,
+)
 from .leftovers import collecting
-from .patch import LatePatch, ReversiblePatch, Switch, loaded
+from .patch import AtRestore, LatePatch, ReversiblePatch, Switch, loaded
 
 __all__ = ["active", "enter", "event_loops", "leave"]
 
@@ -87,36 +99,31 @@ def _of_imports() -> list[ReversiblePatch]:
     return [LatePatch(loader, "exec_module", _executing)]
 
 
-class _Descriptors:
-    """The functions that take descriptors: they are replaced when a program asks for that of a captured process's pipe."""
-
-    def activate(self) -> None:
-        pass
-
-    def deactivate(self) -> None:
-        if imported(commands):
-            commands.deactivate()
+def _release_descriptors() -> None:
+    """Restore the functions that take descriptors, which were replaced if a program asked for that of a captured
+    process's pipe."""
+    if imported(commands):
+        commands.deactivate()
 
 
-#: The hooks, in the order of installation, since two of them may patch the same function. Each part has ``activate()``, and
-#: ``deactivate()``, which also removes what an interrupted ``activate()`` has installed, and otherwise does nothing.
-_PARTS: Final[tuple[Any, ...]] = (
-    collecting,  # which thread is collecting garbage
-    clock,  # readings of clocks
-    randomness,  # random numbers and ids
-    threads,  # threads that start, and calls that pools run
-    contexts,  # empty contexts that code runs in
-    processes,  # child processes that start and end
+#: What is exchanged while a run is active, in the order of installation, since two of them may patch the same function.
+_HOOKS: Final = (
+    Switch(lambda: [collecting]),  # which thread is collecting garbage
+    clock.hooks,  # readings of clocks
+    randomness.hooks,  # random numbers and ids
+    threads.hooks,  # threads that start, and calls that pools run
+    contexts.hooks,  # empty contexts that code runs in
+    processes.hooks,  # child processes that start and end
     subprocesses,  # the same, by subprocess and multiprocessing
-    locks,  # which thread takes a lock first, once there are several
-    timers,  # sleeps, deadlines, and what threads wait for
-    signals,  # signals, and the program's handlers
+    locks.hooks,  # which thread takes a lock first, once there are several
+    timers.hooks,  # sleeps, deadlines, and what threads wait for
+    signals.hooks,  # signals, and the program's handlers
     event_loops,  # tasks and callbacks
-    guard,  # calls that reach outside the process
-    inputs,  # environment variables and files
+    guard.hooks,  # calls that reach outside the process
+    inputs.hooks,  # environment variables and files
     Switch(_of_imports),  # installed modules that are imported
-    _Descriptors(),  # descriptors of a captured process's pipes
-    prompts,  # debuggers that ask
+    Switch(lambda: [AtRestore("descriptors of pipes", _release_descriptors)]),
+    prompts.hooks,  # debuggers that ask
 )
 
 
@@ -139,8 +146,8 @@ class _Hooks:
             with self._lock:
                 self._runs, counted = self._runs + 1, True  # first: a signal handler may raise after any call
                 if self._runs == 1:
-                    for part in _PARTS:
-                        part.activate()
+                    for hooks in _HOOKS:
+                        hooks.activate()
         except BaseException:
             if counted:
                 self.leave()
@@ -151,18 +158,17 @@ class _Hooks:
         with self._lock:
             self._runs -= 1
             if self._runs == 0:
-                _remove(_PARTS)
+                self._remove()
 
-
-def _remove(parts: Sequence[Any]) -> None:
-    failure: BaseException | None = None
-    for part in reversed(parts):
-        try:
-            part.deactivate()
-        except BaseException as error:  # the others must be removed all the same
-            failure = failure or error
-    if failure is not None:
-        raise failure
+    def _remove(self) -> None:
+        failure: BaseException | None = None
+        for hooks in reversed(_HOOKS):
+            try:
+                hooks.deactivate()
+            except BaseException as error:  # the others must be removed all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 _hooks: Final = _Hooks()

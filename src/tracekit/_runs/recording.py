@@ -20,7 +20,6 @@ from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.session import Scope, Session, Unfinished, current
-from .._values import to_json
 from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
@@ -73,7 +72,7 @@ def end(session: Recording, *, left_elsewhere: bool = False) -> None:
         left = say()
         if left is not None:
             session.report.warn(left)
-    for sentence in (*clock.degraded, *randomness.degraded):
+    for sentence in (*clock.hooks.degraded, *randomness.hooks.degraded):
         session.report.warn(sentence)
     for sentence in guard.held_by_name():
         session.report.warn(sentence, quiet=True)
@@ -288,7 +287,7 @@ class RecordBlock(Block[Run]):
             "program": process.role.program,
             "ordinal": self.ordinal,
             "durability": options["durability"],
-            "clocks": to_json(_reality.clocks()),
+            "clocks": _reality.clocks(),
             "writer": writer(journal.path),
             "ordered": True,
             "boundary": list(OBSERVED),

@@ -31,7 +31,7 @@ from .._runtime.process import ProcessRole, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.session import Scope, current, enter
-from .._values import dumps, to_json
+from .._values import dumps
 from ..errors import RunStateError
 from . import ending
 from .children import RecordedChildren, is_itself, take_off
@@ -254,7 +254,7 @@ class Segment:
         journal.vault = self.vault
         program = self._program or process.role.program
         own: dict[str, Any] = {"program": program, "segment": self.segment, "pid": os.getpid(), "ordered": True}
-        own.update(clocks=to_json(_reality.clocks()), writer=writer(journal.path), boundary=list(OBSERVED))
+        own.update(clocks=_reality.clocks(), writer=writer(journal.path), boundary=list(OBSERVED))
         own["environment"] = zones.local_zone()
         about: dict[str, Any] = {"lane": self.lane}
         if self._arguments is not None:

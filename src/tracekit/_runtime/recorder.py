@@ -147,7 +147,7 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
         side_effect = spec.side_effect if begun else None
         inner = None
         if side_effect != "irreversible":  # what an irreversible step inside this one raised is as final here
-            inside = [one for one in session.raised.linked(error) if one.seq > step.seq]
+            inside = [one for one in session.state.extras.of(RaisingSteps).linked(error) if one.seq > step.seq]
             inner = next((one for one in inside if one.side_effect == "irreversible"), None)
         effect = session.effect_inside(step)
         if inner is None:
@@ -155,7 +155,7 @@ def of_step(error: BaseException, session: Recording, step: RecordedStep, *, beg
         else:
             failure = classify(error, side_effect=inner.side_effect, step=inner.seq, name=inner.name)
         raising = _RaisingStep(step.seq, spec.name, agent, side_effect, _type_and_text(error), effect)
-        session.raised.remember(error, raising)
+        session.state.extras.of(RaisingSteps).remember(error, raising)
         return _small(replace(failure, name=None), session.redactor)
     except Exception as unclear:  # at the recursion limit, say: observing never breaks the program
         return _unclear(unclear)
@@ -166,7 +166,7 @@ def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
     try:
         from ..failures import classify
 
-        steps = session.raised.linked(error)
+        steps = session.state.extras.of(RaisingSteps).linked(error)
         if not steps:
             return _small(classify(error), session.redactor)
         inner = max(steps, key=lambda step: step.seq)
@@ -760,7 +760,6 @@ class Recording:
         #: The steps whose compensation has begun: the compensation's ``seq`` until it is done, then 0.
         self.undone: Final[dict[int, int]] = {}
         self._validated: set[str] | None = None
-        self.raised: Final = RaisingSteps()
         #: Irreversible steps that have begun and whose effect is unknown: pending, or failed inconclusively.
         self.in_doubt: Final[dict[int, None]] = {}
         #: The irreversible steps that a repetition would repeat, in order, each with its enclosing step and its lane.

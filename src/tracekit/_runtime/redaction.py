@@ -9,7 +9,7 @@ import threading
 from base64 import b32encode, b64decode
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
@@ -49,7 +49,6 @@ __all__ = [
     "below",
     "environment_variables",
     "marks_of",
-    "of_environment",
     "of_header",
     "patterns_of",
 ]
@@ -196,9 +195,15 @@ def environment_variables() -> dict[str, str]:
     return dict(variables) if kept is None else dict(decoded(kept))
 
 
-def of_environment(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+@lru_cache(maxsize=1)
+def _known_in(environment: tuple[tuple[str, str], ...]) -> KnownSecrets:
+    """Return the secrets in environment variables, which most runs of a process find the same."""
+    return _NO_SECRET_KNOWN.plus(_of_environment(environment))
+
+
+def _of_environment(variables: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the secrets in environment variables: values of secret names, and passwords in URLs."""
-    for name, value in variables.items():
+    for name, value in variables:
         if "://" in value:
             for match in _IN_URL.finditer(value) if "@" in value else ():
                 from urllib.parse import unquote
@@ -603,7 +608,7 @@ class Redactor:
         self._run = self
         self.placeholders: Final = Placeholders() if placeholders is None else placeholders
         #: The secrets whose exact text is known.
-        self.known = _NO_SECRET_KNOWN.plus(of_environment(environment or {}))
+        self.known = _known_in(tuple(environment.items())) if environment else _NO_SECRET_KNOWN
         #: Equal states redact equally; replaced whenever something is learned. ``None``: only the built-in kinds.
         self.state: object = object() if self._user or self.known else None
         #: ``suspicious`` for encoded JSON without base64 data. Read it anew each time: learning replaces it.

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -19,7 +18,7 @@ from orjson import loads
 from .._journal.entry import CUT_OFF, ENDS, family_of, info_of, meta_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
-from .._reality import gate, running_loop
+from .._reality import gate, running_loop, shown_by
 from .._values import dumps, to_json
 from .._values.decoding import exception_from_json, from_json, shortfalls, structured
 from ..errors import (
@@ -793,8 +792,6 @@ class RecordedLanes:
 
 T = TypeVar("T")
 
-#: The clock from which another is derived.
-_SAME_CLOCK: Final = {"datetime.date.today": "datetime.datetime.now"}
 #: The errors with which calls are refused.
 _REFUSALS: Final = (ContractViolationError, BudgetExceededError, RunEndedError)
 #: A clock that is read more often than in the recording stands still. After this many extra reads between two steps,
@@ -1303,9 +1300,10 @@ class Replay:
                     if state.surplus > _STANDS_STILL:
                         raise self.failed.by(divergence.clock_stands_still(self.run_id, function))
                 value = state.last(function)
-                if value is None:
-                    value = self._instant(function)
-        return self.state.shown(function, from_json(value), real)  # type: ignore[no-any-return]
+        shown = self.begun(function) if value is None else from_json(value)
+        if shown is None:  # it was never read in the recording
+            raise self.failed.by(divergence.clock_never_read(self.run_id, function))
+        return self.state.shown(function, shown, real)  # type: ignore[no-any-return]
 
     def library_clock(self, scope: Scope, function: str, library: str | None, real: Callable[[], T]) -> T:
         if library is not None:
@@ -1328,22 +1326,15 @@ class Replay:
     def now(self, function: str, real: Callable[[], T], at_least: int = 0) -> T:
         """Return the run's current instant on its own clock, for readers without a recorded reading: at least
         ``at_least`` (ns) after its start."""
-        begun = self.begun(function)
-        if begun is None:
-            return real()
         since = max(self.progress.now(), at_least)
         if function not in STEADY:
             since += self._down_before(self.schedule.last)
-        if isinstance(begun, int):
-            return begun + since  # type: ignore[return-value]
-        if isinstance(begun, float):
-            return begun + since / 1e9  # type: ignore[return-value]
-        moment: Any = begun + timedelta(microseconds=since // 1000)
-        return moment.date() if function in _SAME_CLOCK else moment  # type: ignore[no-any-return]
+        shown = shown_by(function, self._clocks, since)
+        return real() if shown is None else shown
 
     def begun(self, function: str) -> Any:
         """Return what a clock showed when the run began; ``None`` if the recording does not say."""
-        return from_json(self._clocks.get(_SAME_CLOCK.get(function, function)))
+        return shown_by(function, self._clocks)
 
     def question(self, scope: Scope, function: str, real: Callable[[], T], agree: Callable[[T], object]) -> T:
         if self.failure is not None and _unwinds():
@@ -1388,12 +1379,6 @@ class Replay:
             if isinstance(recorded, bytes) and isinstance(drawn, bytes) and len(recorded) != len(drawn):
                 raise self.failed.by(divergence.draw_of_another_size(self.run_id, function, len(recorded), len(drawn)))
         return recorded  # type: ignore[no-any-return]
-
-    def _instant(self, function: str) -> Any:
-        """Return the reading at the start of the run of a clock that was never read in the recording."""
-        if function not in self._clocks:
-            raise self.failed.by(divergence.clock_never_read(self.run_id, function))
-        return self._clocks[function]
 
     # -- one-entry steps and timers ------------------------------------------------------------------------------------
 

@@ -93,8 +93,8 @@ def ticking_clock(start: float = 1_700_000_000.0, step: float = 0.001) -> Iterat
     clock = TickingClock(start, step)
     # The first capture in a process replaces tracekit's clock with an unpatched copy, which would undo the change
     # below.
-    capture.activate()
-    capture.deactivate()
+    capture.hooks.activate()
+    capture.hooks.deactivate()
     before = cast("partial[int]", _reality.time_ns).func
     _reality.repoint("time_ns", clock.time_ns)
     try:
