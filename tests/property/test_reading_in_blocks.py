@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from tests.support.depth import examples
 from tests.support.plain_writer import chained_raw, lines
 from tracekit._journal import reader
-from tracekit._runs.recovery import LogOfSteps, decide
+from tracekit._runs.recovery import decide, held
+from tracekit._runtime.recovered import RecoveredLog
 from tracekit._runtime.replayer import NEEDED
 from tracekit.errors import TracekitError
 from tracekit.integration import Trace
 
 compiled: Any = pytest.importorskip("tracekit._native._compiled", reason="this installation has no C extension")
 
-EVERYTHING = (*NEEDED, LogOfSteps)
+EVERYTHING = (*NEEDED, RecoveredLog)
 GOLDEN = [path.read_bytes() for path in sorted((Path(__file__).parents[1] / "golden").rglob("*.jsonl"))]
 
 # -- traces ------------------------------------------------------------------------------------------------------------
@@ -436,11 +437,11 @@ def found_in(path: Path, form: str, limits: reader.Limits, piece: int, collects:
 
 def made(trace: Trace, kind: Any) -> Any:
     it = trace.collected(kind)
-    if kind is not LogOfSteps:
+    if kind is not RecoveredLog:
         return facts(it.state())
-    ways: list[dict[str, Any]] = [{}, {"holder": True}, {"secret": lambda: "another"}]
+    ways: list[dict[str, Any]] = [{}, {"by": [held(None)]}, {"secret": lambda: "another"}]
     decisions = [outcome(lambda how=how: decide(it, trace.status, **how)) for how in ways]
-    return {"decisions": decisions, **facts(it), "order of steps": [*it.log.steps]}
+    return {"decisions": decisions, **facts(it), "order of steps": [*it.steps]}
 
 
 def outcome(ask: Any) -> Any:

@@ -975,6 +975,9 @@ class KeptCollector(Collector, Protocol):
     def of_state(cls, state: Any) -> Self: ...
 
 
+#: How many collectors can have marks of their own.
+_MARKS: Final = 6
+
 #: The modules whose code determines where the entries of a trace end, and whether it verifies.
 _MADE_BY: Final = (
     __name__,
@@ -1101,14 +1104,25 @@ class Trace:
         """Read the whole file; keep an index of it under ``code``, if there is one."""
         offsets = self._offsets = array("Q", [0])
         scanned = Scan(self.path, self.limits, hashed=code is not None)
-        collectors: dict[type[Collector], Collector] = {kind: kind.begin(self.path) for kind in self._collect}
-        adds = [collector.add for collector in collectors.values()]
-        takes, keys = self._takes(collectors.values())
+        collectors: dict[type[Collector], Collector] = {}
+        adds: list[Callable[[dict[str, Any]], object]] = []
+        takes: list[Callable[[EntryBlock], object]] = []
+        watched: dict[bytes, int] = {}
+        for number, kind in enumerate(self._collect):
+            collector = collectors[kind] = kind.begin(self.path)
+            adds.append(collector.add)
+            take = getattr(collector, "take", None)
+            if take is None or number >= _MARKS:
+                takes.append(partial(_add_each, collector.add))
+                continue
+            for key in kind.watched:  # type: ignore[attr-defined]
+                watched[key] = watched.get(key, 0) | 1 << number
+            takes.append(partial(take, marks=1 << number, load=self._load))
         first: dict[str, Any] = {}
         last: RawEntry | EntryBlock | None = None
         taken: Any
         try:
-            for last in scanned.blocks(keys):
+            for last in scanned.blocks(tuple(watched.items())):
                 calls: Sequence[Callable[[Any], object]]
                 if isinstance(last, EntryBlock):
                     offsets.extend(last.ends)
@@ -1137,23 +1151,6 @@ class Trace:
                 self.path, indexes.KeptIndex(verdict.count, verdict.head, offsets, found), scanned.content, code
             )
         return verdict
-
-    def _takes(
-        self, collectors: Iterable[Collector]
-    ) -> tuple[list[Callable[[EntryBlock], object]], tuple[tuple[bytes, int], ...]]:
-        """Return how each collector takes a block, and the keys to be marked for them."""
-        takes: list[Callable[[EntryBlock], object]] = []
-        keys: dict[bytes, int] = {}
-        bits = (1 << number for number in range(6))
-        for collector in collectors:
-            take, bit = getattr(collector, "take", None), next(bits, 0)
-            if take is None or not bit:
-                takes.append(partial(_add_each, collector.add))
-                continue
-            for key in type(collector).watched:  # type: ignore[attr-defined]
-                keys[key] = keys.get(key, 0) | bit
-            takes.append(partial(take, marks=bit, load=self._load))
-        return takes, tuple(keys.items())
 
     def _load(self, seq: int) -> dict[str, Any]:
         """Return an entry; also while the trace is being read."""

@@ -876,7 +876,7 @@ class Store:
         segments."""
         runs: dict[str, tuple[str, ...]] = {}
         for stem in sorted(self._stems()):  # a run comes before its segments
-            path, run = (os.path.join(self.runs, one + SUFFIX) for one in (stem, file_name(stem).run))
+            path, run = os.path.join(self.runs, stem + SUFFIX), os.path.join(self.runs, file_name(stem).run + SUFFIX)
             if path == run:
                 runs[path] = ()
             elif run in runs:
@@ -1139,8 +1139,9 @@ class Store:
         with Trace(self.find(run), limits) as trace:
             return self.judge_run(trace, keys=keys, head=head)
 
+    @staticmethod
     @_reality.off_loop()
-    def judge(self, trace: Trace, *, keys: seals.PublicKeys | None = None) -> Verdict:
+    def judge(trace: Trace, *, keys: seals.PublicKeys | None = None) -> Verdict:
         """Return the verdict on one file, including its name, its kept tip and the seals beside it."""
         verdict = seals.check_seal(trace, trace.status, keys)
         directory, name = os.path.split(os.path.abspath(trace.path))
@@ -1155,11 +1156,12 @@ class Store:
         kept = os.path.join(os.path.dirname(directory), "heads", file_name(name).stem)
         return check_kept(trace, verdict, kept)
 
+    @staticmethod
     @_reality.off_loop()
-    def judge_run(self, trace: Trace, *, keys: seals.PublicKeys | None = None, head: str | None = None) -> Verdict:
+    def judge_run(trace: Trace, *, keys: seals.PublicKeys | None = None, head: str | None = None) -> Verdict:
         """Return the verdict on a run with its segments, the files of its child processes: none may be damaged,
         truncated or missing."""
-        verdict = self.judge(trace, keys=keys)
+        verdict = Store.judge(trace, keys=keys)
         if head is not None:
             verdict = check_tip_hash(verdict, head)
         if verdict.state == "broken" or is_segment(trace.path):
@@ -1167,7 +1169,7 @@ class Store:
         found: dict[str, Verdict] = {}
 
         def judge(one: Trace) -> Verdict:
-            found[str(segment_in(one.path))] = self.judge(one, keys=keys)
+            found[str(segment_in(one.path))] = Store.judge(one, keys=keys)
             return found[str(segment_in(one.path))]
 
         listed = verdict.segments

@@ -6,16 +6,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
 from .. import _reality
 from .._journal.durable import make_directory, sync_directory
-from .._journal.entry import ENDS, imported_from, info_of, meta_of
+from .._journal.entry import ENDS, info_of, meta_of
 from .._journal.keys import Keys, Owner, settlement_in
-from .._journal.reader import EntryBlock, Trace, Verdict
+from .._journal.reader import Trace, Verdict
 from .._journal.store import (
     Store,
     beside,
@@ -33,7 +34,6 @@ from .._journal.tip import read_tip
 from .._runtime.boundary import crossing_of
 from .._runtime.process import process
 from .._runtime.recovered import RecoveredLog, RecoveredStep, steps_in_doubt
-from .._runtime.redaction import Originals
 from ..errors import RecoveryRefusedError, RunNotFoundError, TraceError, TracekitError, TraceVersionError
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "IN_DOUBT",
     "Decision",
     "InDoubt",
-    "LogOfSteps",
     "SegmentDecision",
     "UncertainStep",
     "advice",
@@ -131,120 +130,71 @@ class SegmentDecision(NamedTuple):
     inside: bool
 
 
-class LogOfSteps:
-    """What a file's entries say about its steps, the tool that it was imported from, and the processes that wrote it."""
-
-    def __init__(self, originals: Originals | None = None) -> None:
-        self.log: Final = RecoveredLog(())
-        self.name: str | None = None
-        self.imported_from: str | None = None
-        self.writers: Final[list[Mapping[str, Any]]] = []
-        self._originals: Final = originals
-
-    @classmethod
-    def begin(cls, path: str) -> LogOfSteps:
-        return cls(Originals(path))
-
-    @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]]) -> LogOfSteps:
-        """Return the log of these entries, in the order of the file."""
-        found = cls()
-        for entry in entries:
-            found.add(entry)
-        return found
-
-    def add(self, entry: Mapping[str, Any]) -> None:
-        """Add the next entry."""
-        if entry["type"] in ("run.started", "recovery.started"):
-            if entry["seq"] == 1:
-                self.imported_from = imported_from(entry)
-                name = entry.get("name")
-                self.name = name if isinstance(name, str) else None
-            about = meta_of(entry).get("writer")
-            self.writers.append(about if isinstance(about, Mapping) else {})
-        self.log.add(entry if self._originals is None else self._originals.lacks(entry))
-
-    #: See ``reader.BlockCollector``.
-    watched: ClassVar = RecoveredLog.watched
-
-    def take(self, block: EntryBlock, marks: int, load: Callable[[int], dict[str, Any]]) -> None:
-        self.log.take(block, marks, load, self.add)
-
-
 def decide(
-    entries: Iterable[Mapping[str, Any]] | LogOfSteps,
+    log: RecoveredLog,
     verdict: Verdict,
     *,
-    holder: int | bool | None = None,
-    segments: Iterable[SegmentDecision] = (),
+    by: Sequence[Reason] = (),
+    segments: Sequence[SegmentDecision] = (),
     supplied: Collection[int] = (),
     accept_lost_tail: bool = False,
     secret: Callable[[], str | None] | None = None,
-    settled: Callable[[int], bool] | None = None,
-    writer: Callable[[Mapping[str, Any]], Iterable[Reason]] | None = None,
+    settled: Callable[[int], object] | None = None,
     run_id: str | None = None,
 ) -> Decision:
-    """Return the decision on a run: its ``entries`` in the order of the file (those that verify), and the verdict on
-    them.
+    """Return the decision on a run: its log, as far as it verifies, and the verdict on that.
 
-    ``holder`` is the process that has the run open (its pid, or ``True`` if the system does not tell), ``segments`` the
-    files of its child processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` the
-    operator's permission to cut off what remains after a power loss. ``secret`` returns the secret under which the
-    store makes the keys of calls that happen once, if that is to be checked, ``settled`` whether a person has settled a
-    step after the end of its run, ``writer`` the reasons for or against the process that the log names as its last
-    writer. ``run_id`` is for a file without entries.
+    ``by`` are the reasons for or against the process that wrote the log last, ``segments`` the files of its child
+    processes, ``supplied`` the steps whose output the operator gives, ``accept_lost_tail`` the operator's permission to
+    cut off what remains after a power loss. ``secret`` returns the secret under which the store makes the keys of calls
+    that happen once, if that is to be checked, ``settled`` what a person has declared about a step after the end of its
+    run, if anything. ``run_id`` is for a file without entries.
     """
-    who, segments = verdict.run_id or run_id or "", [*segments]
-    in_segments = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.in_doubt)
-    running = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.running)
-    undeclared = tuple(f"{one.run_id}:{seq}" for one, _ in segments for seq in one.undeclared)
-    read = entries if isinstance(entries, LogOfSteps) else LogOfSteps.of(entries)
-    log, writers = read.log, read.writers
-    steps = [*log.steps.notable()]
+    who, steps = verdict.run_id or run_id or "", [*log.steps.notable()]
+    if log.imported_from is not None:
+        text = f"the run was imported from {log.imported_from}: there is no program that could continue it"
+        return Decision(who, verdict.state, "abort", ({"code": "imported", "text": text},), name=log.name)
+    live = bool(by) and by[0]["code"] == "held"
+    resume, pending, running = False, [], []
     if verdict.end is not None and verdict.state != "broken":
         # Its program knows what failed. But what was cut off, or failed in a way that says nothing, remains in doubt.
         left = [step for step in steps if step.left_in_doubt and not (settled and _settled(log, step, settled))]
-        reasons = [*_held(holder), _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
-        return Decision(
-            who,
-            verdict.state,
-            "abort",
-            tuple(reasons),
-            tuple(step.seq for step in left) + in_segments,
-            running=running,
-            undeclared=tuple(step.seq for step in left if step.undeclared) + undeclared,
-            name=read.name,
-        )
-    by = writer(writers[-1] if writers else {}) if writer is not None and not holder else _held(holder)
-    reasons = [*by]
-    live = any(reason["code"] == "held" for reason in reasons)
-    reasons += [*_of_the_log(log, steps, verdict, accept_lost_tail), *_of_segments(segments)]
-    if not any(reason["code"] == "segments" for reason in reasons):
-        reasons += _of_processes(log)
-    reasons += _of_the_boundary(log)
-    for step in steps:
-        reasons += _of_a_step(log, step, supplied, live)
-    reasons += _of_supplied(log, supplied)
-    reasons += map(_unknown, log.unknown)
-    reasons += _of_keys(steps, secret)
-    resume = all(reason["code"] in FOR for reason in reasons)
-    doubtful = steps_in_doubt(log, live=live)
+        reasons = [*by, _ended(verdict), *map(_in_doubt, left), *_in_doubt_below(who, segments)]
+        doubtful = [step.seq for step in left]
+    else:
+        below = [*_of_segments(segments)]
+        reasons = [*by, *_of_the_log(log, steps, verdict, accept_lost_tail), *(below or _of_processes(log))]
+        reasons += _of_the_boundary(log)
+        for step in steps:
+            reasons += _of_a_step(log, step, supplied, live)
+            if step.state == "pending" and not step.duplicate:
+                pending.append(step.about())
+            if step.state == "pending" and step.effect and live:
+                running.append(step.seq)
+        reasons += [*_of_supplied(log, supplied), *map(_unknown, log.unknown), *_of_keys(steps, secret)]
+        resume = all(reason["code"] in FOR for reason in reasons)
+        doubtful = [*steps_in_doubt(log, live=live)]
     return Decision(
         who,
         verdict.state,
         "resume" if resume else "abort",
         tuple(reasons),
-        doubtful + in_segments,
-        tuple(step.about() for step in steps if step.state == "pending" and not step.duplicate),
-        tuple(step.seq for step in steps if live and step.effect and step.state == "pending") + running,
-        tuple(seq for seq in doubtful if seq in log.steps and log.steps[seq].undeclared) + undeclared,
-        read.name,
+        (*doubtful, *_named_in(segments, "in_doubt")),
+        tuple(pending),
+        (*running, *_named_in(segments, "running")),
+        (*filter(log.undeclared, doubtful), *_named_in(segments, "undeclared")),
+        log.name,
     )
 
 
-def _settled(log: RecoveredLog, step: RecoveredStep, settled: Callable[[int], bool]) -> bool:
+def _named_in(segments: Sequence[SegmentDecision], what: str) -> list[str]:
+    """Return the steps of child processes that their decisions list there, by the name of their segment."""
+    return [f"{one.run_id}:{seq}" for one, _ in segments for seq in getattr(one, what)] if segments else []
+
+
+def _settled(log: RecoveredLog, step: RecoveredStep, settled: Callable[[int], object]) -> bool:
     """Return whether a person has settled a step of an ended run, or one around it."""
-    return settled(step.seq) or any(settled(around.seq) for around in log.settled_with(step))
+    return any(settled(one.seq) is not None for one in (step, *log.settled_with(step)))
 
 
 def newer(run_id: str, version: object) -> Decision:
@@ -262,16 +212,19 @@ def held(pid: int | None) -> Reason:
     return {"code": "held", "text": f"{who} still runs it", "pid": pid}
 
 
-def _held(holder: int | bool | None) -> Iterator[Reason]:
-    if holder is not None and holder is not False:
+def _of_the_process(
+    trace: Trace, log: RecoveredLog, holder: int | bool | None, is_dead: bool | None
+) -> Iterator[Reason]:
+    """Yield reasons for or against the process that has a log open, or wrote it last: that one may be alive, and have
+    another copy of it."""
+    if holder:
         yield held(None if holder is True else holder)
-
-
-def _of_the_writer(path: str, run_id: str, writer: Mapping[str, Any], is_dead: bool) -> Iterator[Reason]:
-    """Yield reasons for or against the process that wrote a log that is not locked: it may be alive, and have another
-    copy of it."""
-    became = fate(writer, path)
-    if became == "alive" and (writer["pid"] != os.getpid() or process.has_open(run_id)):
+        return
+    if is_dead is None:
+        return
+    writer = log.writers[-1] if log.writers else {}
+    became = fate(writer, trace.path)
+    if became == "alive" and (writer["pid"] != os.getpid() or process.has_open(file_name(trace.path).stem)):
         text = f"this is a copy of the log of process {writer['pid']}, which lives, if only stopped"
         yield {"code": "held", "text": text, "pid": writer["pid"]}
     elif became == "unknown" and is_dead:
@@ -870,7 +823,7 @@ def decision_on(
     run_id = file_name(path).stem
     held = holder(path)
     try:
-        with Trace(path, collect=(LogOfSteps,)) as trace:
+        with Trace(path, collect=(RecoveredLog,)) as trace:
             verdict = Store.of(path).judge_run(trace)
             return decided(
                 trace,
@@ -900,26 +853,17 @@ def decided(
 
     ``original_is_dead`` is the operator's statement; ``None`` for a caller that does not continue the run.
     """
-    run_id = file_name(trace.path).stem
-    log = trace.collected(LogOfSteps)
-    if log.imported_from is not None:
-        text = f"the run was imported from {log.imported_from}: there is no program that could continue it"
-        return Decision(
-            verdict.run_id or run_id, verdict.state, "abort", ({"code": "imported", "text": text},), name=log.name
-        )
-    settlement_of = settlements(trace)
+    run_id, log = file_name(trace.path).stem, trace.collected(RecoveredLog)
+    goes_on = verdict.end is None or verdict.state == "broken"
     decision = decide(
         log,
         verdict,
-        holder=holder,
+        by=[*_of_the_process(trace, log, holder, original_is_dead if goes_on else None)],
         segments=_segments(trace.path, segments),
         supplied=supplied,
         accept_lost_tail=accept_lost_tail,
-        secret=lambda: _secret(trace.path),
-        settled=lambda step: settlement_of(step) is not None,
-        writer=None
-        if original_is_dead is None
-        else lambda writer: _of_the_writer(trace.path, run_id, writer, original_is_dead),
+        secret=partial(_secret, trace.path),
+        settled=settlements(trace),
         run_id=run_id,
     )
     # A copy of a run under another name is not that run, and must not be taken for it.

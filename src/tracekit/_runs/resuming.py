@@ -19,6 +19,7 @@ from .._runtime.callsite import not_made, warn_of_replay
 from .._runtime.lane import ROOT
 from .._runtime.process import process
 from .._runtime.recorder import Recording, encode_reads
+from .._runtime.recovered import RecoveredLog
 from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.replayer import NEEDED
 from .._runtime.resumer import Followed, Resumption
@@ -38,7 +39,7 @@ from .block import called_from
 from .ending import End
 from .environment import drift, environment, file_hash, this_program
 from .recording import DEFAULTS, RecordBlock
-from .recovery import Decision, LogOfSteps, advice, decided, decision_on, refused
+from .recovery import Decision, advice, decided, decision_on, refused
 from .run import Run, identify, register, unregister
 
 __all__ = ["ResumeBlock", "resume"]
@@ -157,7 +158,7 @@ class ResumeBlock(RecordBlock):
                 durability=durability,
                 encode_read=encode_reads,
                 accept_lost_tail=self._accept_lost_tail,
-                collect=(*NEEDED, LogOfSteps),
+                collect=(*NEEDED, RecoveredLog),
                 check=check,
             )
         except RecoveryRefusedError:

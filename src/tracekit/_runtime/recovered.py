@@ -10,8 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from .._journal.entry import FAMILIES, READS, REFUSALS, SINGLES, family_of, info_of, meta_of, read_by_library
+from .._journal.entry import (
+    FAMILIES,
+    READS,
+    REFUSALS,
+    SINGLES,
+    family_of,
+    imported_from,
+    info_of,
+    meta_of,
+    read_by_library,
+)
 from .doubt import lost
+from .redaction import Originals
 
 if TYPE_CHECKING:
     from .._journal.reader import EntryBlock
@@ -218,10 +229,12 @@ class RecoveredLog:
 
     ``steps`` has tools, model calls and exchanges by ``seq``; the body of a span runs again anyway. ``crossed`` are
     ``boundary`` entries, outside all steps; ``unknown`` are effects of types that this tracekit does not know;
-    ``recoveries`` counts recoveries; ``abort`` is where an operator's abort began (0: nowhere).
+    ``recoveries`` counts recoveries; ``abort`` is where an operator's abort began (0: nowhere). Placeholders whose
+    values ``originals`` has don't count as redacted.
     """
 
-    def __init__(self, entries: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, entries: Iterable[Mapping[str, Any]] = (), originals: Originals | None = None) -> None:
+        self._originals: Final = originals
         #: By entry, the innermost enclosing step.
         self._inner: Final = array("Q", [0])
         self.steps: Final = RecoveredSteps(self._inner)
@@ -230,6 +243,12 @@ class RecoveredLog:
         self.recoveries = 0
         self.abort = 0
         self.durability: Any = None
+        #: The run's name, if its log has one.
+        self.name: str | None = None
+        #: The tool that it was imported from.
+        self.imported_from: str | None = None
+        #: What the log says about the processes that wrote it, one after the other.
+        self.writers: Final[list[Mapping[str, Any]]] = []
         self.last_lane = 0
         #: The processes that were started: name, lane, and the step in which each was started, or 0.
         self.processes: Final[list[tuple[str, int, int]]] = []
@@ -245,6 +264,10 @@ class RecoveredLog:
         self._parents: Final[dict[int, int]] = {}
         for entry in entries:
             self.add(entry)
+
+    @classmethod
+    def begin(cls, path: str) -> RecoveredLog:
+        return cls((), Originals(path))
 
     def enclosing(self, step: RecoveredStep) -> Iterable[RecoveredStep]:
         """Yield the steps around ``step`` that a replay answers as a whole, inside out."""
@@ -285,6 +308,8 @@ class RecoveredLog:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take the next entry."""
+        if self._originals is not None:
+            entry = self._originals.lacks(entry)
         seq, kind, lane = entry["seq"], entry["type"], entry["lane"]
         parent = entry.get("parent", 0)
         inner = parent if self.steps.states[parent] else self._inner[parent]
@@ -318,25 +343,26 @@ class RecoveredLog:
             if (step := self.steps.get(entry.get("step", 0))) is not None:
                 self._settle(step, _declared_done(entry))
         elif kind == "recovery.started":
-            if "abort" in _meta(entry)[0]:
+            meta = meta_of(entry)
+            self._written_by(meta)
+            if "abort" in meta:
                 self.abort = self.abort or seq
             else:
                 self.recoveries += 1
         elif kind == "run.started":
-            self.durability = _meta(entry)[0].get("durability")
+            meta, name = meta_of(entry), entry.get("name")
+            self._written_by(meta)
+            self.durability = meta.get("durability")
+            if seq == 1:
+                self.name = name if isinstance(name, str) else None
+                self.imported_from = imported_from(entry)
         elif kind not in _ANNOUNCEMENTS and _meta(entry)[0].get("side_effect", "read_only") != "read_only":
             self.unknown.append(entry)
 
     #: See ``reader.BlockCollector``; the keys that ``add`` looks for in the ``meta`` of the types handled in blocks.
     watched: ClassVar = (b"duplicate_of", b"compensates", b"once_by", b"settled", b"in_doubt", b"start", b"redacted")
 
-    def take(
-        self,
-        block: EntryBlock,
-        marks: int,
-        load: Callable[[int], Mapping[str, Any]],
-        add: Callable[[Mapping[str, Any]], None],
-    ) -> None:
+    def take(self, block: EntryBlock, marks: int, load: Callable[[int], Mapping[str, Any]]) -> None:
         """Take the entries of a block: like ``add`` for each, but without creating objects for calls that were plainly
         done."""
         self.steps.load = load
@@ -346,11 +372,11 @@ class RecoveredLog:
             marks |= block.REFERS
         for start, end in block.stretches(kinds, marks):
             if start:
-                add(block.entry(start - 1))
+                self.add(block.entry(start - 1))
             while start < end:
                 start = self._take(block, kinds, start, end)
                 if start < end:
-                    add(block.entry(start))
+                    self.add(block.entry(start))
                     start += 1
 
     def _take(self, block: EntryBlock, kinds: bytes, start: int, end: int) -> int:
@@ -377,6 +403,15 @@ class RecoveredLog:
             seq += 1
         del outcomes[seq:]
         return start + seq - first
+
+    def undeclared(self, seq: int) -> bool:
+        """Return whether this is a step whose effect nobody has declared: a process."""
+        step = self.steps.get(seq)
+        return step is not None and step.undeclared
+
+    def _written_by(self, meta: Mapping[str, Any]) -> None:
+        about = meta.get("writer")
+        self.writers.append(about if isinstance(about, Mapping) else {})
 
     def _lane(self, number: int, parent: Any, under: Any) -> None:
         self.last_lane = max(self.last_lane, number)
