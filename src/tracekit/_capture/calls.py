@@ -272,31 +272,69 @@ def live_items(step: Any, generator: Any, info: dict[str, Any] | None = None) ->
         step.resumed()
 
 
+class _RecordedItems:
+    """The items that a generator has yielded in the recording, for the replay of its step ``step``.
+
+    What the program puts into the generator is compared. In a ``with`` block around a ``yield``, what it throws in is
+    taken like what it sends.
+    """
+
+    __slots__ = ("_count", "_put_in", "_step")
+
+    def __init__(self, step: Any) -> None:
+        self._step: Final = step
+        self._count = 0
+        #: What the program has put in since the last item.
+        self._put_in: dict[str, Any] = {}
+
+    def item(self, chunk: Outcome) -> Any:
+        """Return the next item."""
+        _check_sent(self._step, self._put_in, chunk)
+        self._put_in = {}
+        self._count += 1
+        return chunk.output
+
+    def sent(self, value: Any) -> None:
+        if value is not None:
+            self._put_in = {"sent": value}
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, thrown: BaseException | None, trace: object) -> bool:
+        if thrown is None or isinstance(thrown, GeneratorExit):
+            return False
+        self._put_in = {"thrown": exception_text(thrown)}
+        return True
+
+    def rest(self, outcome: Outcome) -> Any:
+        """Yield the items that only an outcome entered by hand has, and return what the generator returned."""
+        _check_sent(self._step, self._put_in, outcome)
+        finished = _finished(self._step, outcome).result()
+        if "settled" not in ((outcome.meta or {}).get("info") or {}):  # by ``tracekit recovery settle``
+            return finished
+        if type(finished) is not list or len(finished) < self._count:
+            raise self._step.session.fail(
+                NotReplayableError(
+                    "the output that was supplied for a generator is not a list of its items",
+                    run_id=self._step.session.run_id,
+                    step=self._step.seq,
+                    location=caller(),
+                    next_action="settle the step again: `--done` takes a JSON list of all its items, those that the log has first",
+                )
+            )
+        yield from finished[self._count :]
+        return None
+
+
 def recorded_items(step: Any) -> Any:
     """Yield the recorded items of a generator; what the caller sends or throws in is compared."""
-    info: dict[str, Any] = {}
-    count = 0
-    while True:
-        chunk = step.next_chunk()
-        if chunk is None:
-            outcome = step.answer()
-            _check_sent(step, info, outcome)
-            finished = _finished(step, outcome).result()
-            if not _resolved_by_hand(outcome):
-                return finished
-            return (yield from _remaining_items(step, finished, count))
-        _check_sent(step, info, chunk)
-        info = {}
-        count += 1
-        try:
-            sent = yield chunk.output
-        except GeneratorExit:
-            raise
-        except BaseException as thrown:
-            info = {"thrown": exception_text(thrown)}
-        else:
-            if sent is not None:
-                info = {"sent": sent}
+    items = _RecordedItems(step)
+    while (chunk := step.next_chunk()) is not None:
+        item = items.item(chunk)
+        with items:
+            items.sent((yield item))
+    return (yield from items.rest(step.answer()))
 
 
 async def live_async_items(step: Any, generator: Any, info: dict[str, Any] | None = None) -> Any:
@@ -354,50 +392,13 @@ def _about(driven: drive, info: dict[str, Any] | None) -> dict[str, Any] | None:
 
 async def recorded_async_items(step: Any) -> Any:
     """Yield the recorded items of an async generator."""
-    info: dict[str, Any] = {}
-    count = 0
-    while True:
-        chunk = await step.next_chunk_async()
-        if chunk is None:
-            outcome = await step.answer_async()
-            _check_sent(step, info, outcome)
-            finished = _finished(step, outcome).result()
-            if _resolved_by_hand(outcome):
-                for item in _remaining_items(step, finished, count):
-                    yield item
-            return
-        _check_sent(step, info, chunk)
-        info = {}
-        count += 1
-        try:
-            sent = yield chunk.output
-        except GeneratorExit:
-            raise
-        except BaseException as thrown:
-            info = {"thrown": exception_text(thrown)}
-        else:
-            if sent is not None:
-                info = {"sent": sent}
-
-
-def _resolved_by_hand(outcome: Outcome) -> bool:
-    """Return whether the generator's outcome was entered by hand (``tracekit recovery settle``)."""
-    return "settled" in ((outcome.meta or {}).get("info") or {})
-
-
-def _remaining_items(step: Any, output: Any, count: int) -> Any:
-    """Return the remaining items of an outcome entered by hand, of which the log has the first ``count``."""
-    if type(output) is not list or len(output) < count:
-        raise step.session.fail(
-            NotReplayableError(
-                "the output that was supplied for a generator is not a list of its items",
-                run_id=step.session.run_id,
-                step=step.seq,
-                location=caller(),
-                next_action="settle the step again: `--done` takes a JSON list of all its items, those that the log has first",
-            )
-        )
-    yield from output[count:]
+    items = _RecordedItems(step)
+    while (chunk := await step.next_chunk_async()) is not None:
+        item = items.item(chunk)
+        with items:
+            items.sent((yield item))
+    for left in items.rest(await step.answer_async()):
+        yield left
 
 
 def _check_sent(step: Any, given_now: dict[str, Any], outcome: Outcome) -> None:

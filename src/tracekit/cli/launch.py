@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import pairwise
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeGuard
 
 from .. import _reality
 from .._capture import guard, inputs, plugins, stdio
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .._runs.replaying import ReplayBlock
     from .._runs.resuming import ResumeBlock
     from .._runtime.inputs import Disk
+    from .._runtime.replayer import Replay
     from .._runtime.verdict import Report
 
 __all__ = [
@@ -427,8 +428,15 @@ _NAMES: Final = expression(r'"(\w+)"')
 class FollowedRuns(ProcessRole):
     """A program that follows recorded runs: a failure to do so is reported once, when it happens."""
 
+    #: Why a captured call outside of these runs is refused, and what to do about it.
+    _outside: ClassVar[tuple[str, str]]
+
     def __init__(self, program: str | None = None, command: Program | None = None) -> None:
         super().__init__(program, command)
+        #: The replays that the program has opened.
+        self.replay_blocks: Final[list[ReplayBlock]] = []
+        #: The first operation that was refused outside of every replay.
+        self._blocked: LiveCallBlockedError | None = None
         self._reported: Final[list[BaseException]] = []
         self._continued = False
 
@@ -438,6 +446,37 @@ class FollowedRuns(ProcessRole):
         say(f"{headline(failure)}\n{command_line_text(failure)}")
         self._reported.append(failure)
         return True
+
+    def listen(self) -> None:
+        served.serve_the_log()
+
+    def outside(self, family: str, name: str) -> None:
+        """Refuse a captured call outside of every run that is followed: it would be live."""
+        error = not_made(family, name, *self._outside)
+        self.blocked(error)
+        raise error
+
+    def blocked(self, error: LiveCallBlockedError) -> None:
+        """Fail the replays that are active because something was refused."""
+        open_ones = [replay_block for replay_block in self.replay_blocks if replay_block.active]
+        for replay_block in open_ones:
+            replay_block.session.fail(error)
+        if not open_ones and self._blocked is None and not at_prompt():
+            self._blocked = error
+
+    @property
+    def started(self) -> list[ReplayBlock]:
+        return [replay_block for replay_block in self.replay_blocks if replay_block.started]
+
+    def _replays(self) -> list[Replay]:
+        """Return the replays that have begun."""
+        return [replay_block.session for replay_block in self.started]
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first failure to follow what is recorded."""
+        failures = (replay.failure for replay in self._replays())
+        return next((failure for failure in failures if failure is not None), self._blocked)
 
     def program_ended(self, error: BaseException | None) -> None:
         """Note that the program has ended, with ``error`` or ``None``; its runs may still be open."""
@@ -459,6 +498,11 @@ class FollowedRuns(ProcessRole):
 class ReplayedRuns(FollowedRuns):
     """A replayed program: its runs, each replayed from its own file when the program opens it."""
 
+    _outside = (
+        "outside the replayed run",
+        "move the call inside the record() block; under a replay nothing is called live",
+    )
+
     def __init__(
         self,
         command: Program | None,
@@ -468,7 +512,6 @@ class ReplayedRuns(FollowedRuns):
         make: Callable[[str, dict[str, Any]], ReplayBlock] | None = None,
     ) -> None:
         super().__init__(command=command)
-        self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self._options = options
         #: The debugger of the run that is replayed, and the step from which on kinds of steps are live.
@@ -484,7 +527,6 @@ class ReplayedRuns(FollowedRuns):
         from .._runs.replaying import ReplayBlock
 
         self._make = make or (lambda path, options: ReplayBlock(path, options, None))
-        self._blocked: LiveCallBlockedError | None = None
 
     @cached_property
     def _siblings(self) -> Mapping[int, str]:
@@ -529,42 +571,13 @@ class ReplayedRuns(FollowedRuns):
         path = self._siblings.get(self.ordinal + 1)
         return NextRun(None if path is None else recorded_input(path))
 
-    def listen(self) -> None:
-        served.serve_the_log()
-
     def before_death(self, number: int) -> None:
         self.killed(number)
 
-    def outside(self, family: str, name: str) -> None:
-        """Refuse a captured call outside of any replayed run: it would be live."""
-        error = not_made(
-            family,
-            name,
-            "outside the replayed run",
-            "move the call inside the record() block; under a replay nothing is called live",
-        )
-        self.blocked(error)
-        raise error
-
     def blocked(self, error: LiveCallBlockedError) -> None:
-        open_ones = [replay_block for replay_block in self.replay_blocks if replay_block.active]
-        for replay_block in open_ones:
-            replay_block.session.fail(error)
-        if not open_ones and self._blocked is None and not at_prompt():
-            if getattr(error, "kind", None) == "listen" and not self.opened:
-                self.serves(error)
-            self._blocked = error
-
-    @property
-    def started(self) -> list[ReplayBlock]:
-        return [replay_block for replay_block in self.replay_blocks if replay_block.started]
-
-    @property
-    def failure(self) -> BaseException | None:
-        for replay_block in self.started:
-            if replay_block.session.failure is not None:
-                return replay_block.session.failure
-        return self._blocked
+        super().blocked(error)
+        if error is self._blocked and getattr(error, "kind", None) == "listen" and not self.opened:
+            self.serves(error)
 
     @property
     def stalled(self) -> float:
@@ -735,6 +748,11 @@ class ResumedRuns(FollowedRuns):
     """A resumed program and its runs: finished ones are replayed, the one that crashed is resumed, later ones are
     recorded."""
 
+    _outside = (
+        "outside the resumed run, before that had reached the end of its log",
+        "move the call inside the record() block; or resume with --entry module:function",
+    )
+
     def __init__(
         self,
         program: str | None,
@@ -746,13 +764,11 @@ class ResumedRuns(FollowedRuns):
     ) -> None:
         super().__init__(program, command)
         self.resumed: ResumeBlock | None = None
-        self.replay_blocks: list[ReplayBlock] = []
         self._store = store
         self.path = path
         self._replay = options
         self._resumption = resumption
         self._siblings = siblings(store, path)
-        self._blocked: LiveCallBlockedError | None = None
 
     def resume(self, options: dict[str, Any]) -> ResumeBlock:
         """Return the resumption of the run that crashed, for a ``record()`` with these options."""
@@ -804,36 +820,9 @@ class ResumedRuns(FollowedRuns):
             return None
         return is_input(keys.Keys(self._store.root), first_meta(sibling.path).get("input_key"), value)
 
-    def listen(self) -> None:
-        served.serve_the_log()
-
-    def outside(self, family: str, name: str) -> None:
-        """Refuse a captured call outside of the resumed run before its log has been replayed: it would be repeated."""
-        error = not_made(
-            family,
-            name,
-            "outside the resumed run, before that had reached the end of its log",
-            "move the call inside the record() block; or resume with --entry module:function",
-        )
-        self.blocked(error)
-        raise error
-
-    def blocked(self, error: LiveCallBlockedError) -> None:
-        for replay_block in self.replay_blocks:
-            if replay_block.active:
-                replay_block.session.fail(error)
-        if self._blocked is None:
-            self._blocked = error
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The first failure before anything was live."""
-        for replay_block in self.replay_blocks:
-            if replay_block.started and replay_block.session.failure is not None:
-                return replay_block.session.failure
-        if self.resumed is not None and self.resumed.begun and self.resumed.session.replay.failure is not None:
-            return self.resumed.session.replay.failure
-        return self._blocked
+    def _replays(self) -> list[Replay]:
+        resumed = self.resumed
+        return [*super()._replays(), *([resumed.session.replay] if resumed is not None and resumed.begun else ())]
 
     @property
     def stalled(self) -> float:
