@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limit", "MeteredStep", "begin", "cost_usd", "limit"]
 
-# -- metered -----------------------------------------------------------------------------------------------------------
+# -- steps under a budget ----------------------------------------------------------------------------------------------
 #
 # A step under a budget: its maximum cost is reserved before it is made, its actual cost is entered afterwards.
 

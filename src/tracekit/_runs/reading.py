@@ -4,8 +4,7 @@
 
     with read_run(path) as run:                     # or read_run(path, store): the run, and its child processes
         print(run.name, run.state, run.taken.cost_usd)
-        for step in run.steps():                    # calls, decisions, errors, in the order in which they began;
-        all=True: everything
+        for step in run.steps():                    # calls, decisions, errors, as they began; all=True: everything
             print(step.place, step.kind, step.name, step.state, step.took)
             if step.call is not None:               # a model call
                 print(step.call.prompt.messages[-1].text, step.call.answer.text, step.call.answer.tool_calls)

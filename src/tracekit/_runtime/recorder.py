@@ -83,7 +83,7 @@ __all__ = [
     "of_step",
 ]
 
-# -- classified --------------------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 #
 # What the log says about a failure besides the exception itself: ``meta.failure``, small and without secrets.
 
@@ -245,7 +245,7 @@ def _causes_of(error: BaseException) -> Iterator[BaseException]:
                 queue.append(other)
 
 
-# -- recorded ----------------------------------------------------------------------------------------------------------
+# -- recorded steps ----------------------------------------------------------------------------------------------------
 #
 # Steps and timers that are being recorded.
 
@@ -701,7 +701,7 @@ class RecordedTimer(Timer):
         return session.append(scope, "clock", tail, append)
 
 
-# -- recording ---------------------------------------------------------------------------------------------------------
+# -- the session -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 #: ``Journal.append``, or ``keep``.
@@ -1484,7 +1484,7 @@ def encode_reads(values: list[Any]) -> bytes:
     return quick(values) or dumps_in_order(to_json(values))
 
 
-# -- effects -----------------------------------------------------------------------------------------------------------
+# -- steps with an effect ----------------------------------------------------------------------------------------------
 #
 # Steps counted by an open call around them.
 
@@ -1517,7 +1517,7 @@ def once_of(spec: Spec) -> object:
     return (spec.signature.get("contract") or {}).get("exactly_once")
 
 
-# -- undone ------------------------------------------------------------------------------------------------------------
+# -- compensations -----------------------------------------------------------------------------------------------------
 #
 # Steps that undo others: an exactly-once call that was undone may be made again.
 

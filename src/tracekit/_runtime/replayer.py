@@ -66,7 +66,7 @@ def for_replay(path: str) -> Trace:
     return Trace(path, collect=NEEDED, indexed=True)
 
 
-# -- replayed ----------------------------------------------------------------------------------------------------------
+# -- replayed steps ----------------------------------------------------------------------------------------------------
 #
 # Steps and timers that are answered by the log.
 
@@ -483,7 +483,7 @@ class LockOrder:
             self._schedule.unhold(let_go)
 
 
-# -- windows -----------------------------------------------------------------------------------------------------------
+# -- the lanes of the recording ----------------------------------------------------------------------------------------
 #
 # The position of a replay's lane, and the clock and random reads between two of its steps.
 
@@ -788,7 +788,7 @@ class RecordedLanes:
         self._progress.known_as(lane, line)
 
 
-# -- replay ------------------------------------------------------------------------------------------------------------
+# -- the session -------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -862,21 +862,7 @@ class Replay:
         self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped, self._log_ended)
         #: By seq: 1 consumed, 2 skipped.
         self._used = bytearray(len(self.index) + 1)
-        self.schedule: Final = Schedule(
-            self.index.events,
-            failure=self.failed.again,
-            stuck=self._stuck,
-            slow=self._slow,
-            steps=self.index.steps,
-            made=self._used,
-            places=self.index.places,
-            hops=self.index.hops,
-            skip_hop=self.skip_hop,
-            thread_of=self._thread_of,
-            # A callback from another thread in a context of the run may come again from a thread that existed before.
-            hooked=hooked and not (self.index.has_callbacks and others_run_user_code()),
-            patience=self._patience,
-        )
+        self.schedule: Final = self._scheduled(hooked)
         #: The clocks' readings when the run began.
         self._clocks: Final[Mapping[str, Any]] = about.get("clocks", {})
         #: Counts the program's callbacks in event loops.
@@ -938,7 +924,28 @@ class Replay:
         self._held: Final[set[Lane]] = set()
         #: Whether the report says which events never happened.
         self._accounted = False
-        # An attempt that a resumed run repeated is not a step of the replay.
+        self._skip_repeated()
+
+    def _scheduled(self, hooked: bool) -> Schedule:
+        """Return the schedule of the recorded events."""
+        return Schedule(
+            self.index.events,
+            failure=self.failed.again,
+            stuck=self._stuck,
+            slow=self._slow,
+            steps=self.index.steps,
+            made=self._used,
+            places=self.index.places,
+            hops=self.index.hops,
+            skip_hop=self.skip_hop,
+            thread_of=self._thread_of,
+            # A callback from another thread in a context of the run may come again from a thread that existed before.
+            hooked=hooked and not (self.index.has_callbacks and others_run_user_code()),
+            patience=self._patience,
+        )
+
+    def _skip_repeated(self) -> None:
+        """Skip what a resumed run made again, or a person decided otherwise: it is no step of the replay."""
         for seq in self.index.repeated:
             self._give_up(seq)
             undone = self.index.compensations.get(seq)
