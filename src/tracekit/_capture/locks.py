@@ -105,7 +105,7 @@ def taking(lock: Any, frame: FrameType | None) -> Taking | None:
 
     In a wait with a limit it is no part of the run: where the limit expired, a replay does not wait.
     """
-    if frame is None or own.limit is not None or not of_the_program(frame):
+    if not hooks.extended or frame is None or own.limit is not None or not of_the_program(frame):
         return None
     scope = scope_of_timers()
     if scope is None or not scope.session.state.extras.of(_Owners).followed:

@@ -278,6 +278,8 @@ class Switch:
         self._known_for: list[ModuleType | None] | None = None
         self._lock: Final = free_in_forks(threading.RLock())
         self._holders = 0
+        #: Whether it has further patches until the last holder releases it (``extend``).
+        self.extended = False
         self._made: Final[dict[object, list[ReversiblePatch]]] = {}
         self._watch(() if callable(modules) else modules)
         self.stack: Final = PatchStack()
@@ -347,6 +349,7 @@ class Switch:
         with self._lock:
             if self._holders:
                 self.stack.apply(*patches())
+                self.extended = True
 
     def deactivate(self) -> list[str]:
         """Release the switch; the last holder restores the patches. Return the targets that somebody else has patched
@@ -355,7 +358,10 @@ class Switch:
             if not self._holders:
                 return []
             self._holders -= 1
-            return [] if self._holders else self.stack.restore()
+            if self._holders:
+                return []
+            self.extended = False
+            return self.stack.restore()
 
     def _wait_for_imports(self) -> None:
         """Wait for modules that other threads are importing, and apply their patches."""
