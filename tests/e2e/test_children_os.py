@@ -144,6 +144,32 @@ def test_forks(family: Family) -> None:
     ]  # fmt: skip
 
 
+def test_a_process_that_has_not_noticed_the_end_of_its_child_goes_on(family: Family) -> None:
+    """However long it takes a busy machine to wake it: only a process whose child still runs waits for it."""
+    family.exact(
+        """
+def slow(n):
+    import tracekit._runs.replayed_children as children
+    children._POLL_S = 1.0  # it looks that rarely, its parent as often as ever
+    pid = os.fork()
+    if not pid:
+        sum(range(10_000_000))  # it is still running when it is looked at first
+        os._exit(0)
+    os.waitpid(pid, 0)
+    pay(n)
+
+def main():
+    pid = os.fork()
+    if not pid:
+        slow("after")
+        os._exit(5)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+""",
+        ["after"],
+    )
+    assert family.result == 5
+
+
 QUEUES = """
 import multiprocessing
 

@@ -219,7 +219,7 @@ class ReplayedChild:
         """
         before: object = None
         begun = _reality.monotonic()
-        with self._all.waited_for():
+        with self._all.waited_for(self):
             while self.runs():
                 state = self.state()
                 if state is None or state["busy"]:
@@ -463,8 +463,8 @@ class ReplayedChildren:
         #: How it was seen when all processes were last asked for their states, and their previous answers.
         self._asked_at: object = None
         self._rested: list[Any] | None = None
-        #: The threads that wait for the end of a process.
-        self.waiting: Final[set[int]] = set()
+        #: The process for whose end each thread waits.
+        self._waiting: Final[dict[int, ReplayedChild]] = {}
 
     @property
     def recorded(self) -> dict[str, SegmentFile]:
@@ -778,14 +778,19 @@ class ReplayedChildren:
         return child.stuck_error(state, waiting), False
 
     @contextmanager
-    def waited_for(self) -> Iterator[None]:
+    def waited_for(self, child: ReplayedChild) -> Iterator[None]:
         """Register the calling thread as waiting for the end of a process."""
         me = get_native_id()
-        self.waiting.add(me)
+        self._waiting[me] = child
         try:
             yield
         finally:
-            self.waiting.discard(me)
+            del self._waiting[me]
+
+    @property
+    def waiting(self) -> set[int]:
+        """The threads that wait for the end of a process that still runs: any other goes on the next time it looks."""
+        return {thread for thread, child in self._waiting.copy().items() if child.runs()}
 
 
 def _remove(directory: str) -> None:
