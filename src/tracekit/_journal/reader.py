@@ -621,21 +621,18 @@ class Blobs:
         """Resolve the references in ``value`` of the entry ``before``, in place."""
         if not isinstance(value, (dict, list)):
             return value
-        with self._lock:
-            return self._expand(value, before)
-
-    def _expand(self, value: Any, before: int) -> Any:
         holder = [value]
         slots: list[_Slot] = []
         size, _ = self._survey(holder, 0, slots, before)
-        if not slots:
+        if not slots:  # the common case, which needs nothing that is shared
             return value
-        self._trim()
-        self._spent = 0
-        self._resolve(self._needs(slots, before))
-        for slot in reversed(slots):  # what is in an extension comes after it
-            size += self._fill(slot, before)[0]
-            self._within(size, 0, before)
+        with self._lock:
+            self._trim()
+            self._spent = 0
+            self._resolve(self._needs(slots, before))
+            for slot in reversed(slots):  # what is in an extension comes after it
+                size += self._fill(slot, before)[0]
+                self._within(size, 0, before)
         return holder[0]
 
     # -- one value -----------------------------------------------------------------------------------------------------

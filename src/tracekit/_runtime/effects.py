@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._journal import reader
 from .._journal.entry import family_of, meta_of
 from .._lazy import NamedTuple
+from .._reality import OwnLock
 from ..errors import RunEndedError, RunNotFoundError, TracekitError
 from . import recovered
 
@@ -55,11 +55,11 @@ class EffectTree:
     def __init__(self) -> None:
         #: Every open call, including abandoned ones whose threads still run. If empty, nothing needs to be counted.
         self.open: Final[set[OpenCall]] = set()
-        self.lock = threading.Lock()
+        self.lock = OwnLock()
 
     def forked(self) -> None:
         """Reset the lock in a forked child, where nobody else holds it."""
-        self.lock = threading.Lock()
+        self.lock = OwnLock()
 
     def awaited(self, run_id: str) -> set[int]:
         """Return the steps of a run whose end its abort waits for, or which undo others, while their bodies run."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
@@ -156,7 +155,7 @@ class ReplayedInputs:
         self._disk: Disk | None = None
         #: The recorded states of files and generators after steps, by step; collected on first use.
         self._left: dict[int, list[tuple[str, str, int]]] | None = None
-        self._lock: Final = RLock()
+        self._lock: Final = _reality.OwnLock()
         #: The values still to come, the current one first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
         self._reported: Final[set[tuple[str, str]]] = set()

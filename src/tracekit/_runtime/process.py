@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -71,7 +70,7 @@ class ProcessRole:
         self.command: Final = command
         #: The number of the run that its program opened last.
         self.ordinal = 0
-        self.ordinaling = threading.RLock()
+        self.ordinaling = _reality.OwnLock()
 
     def print_failure(self, failure: BaseException) -> bool:
         """Print why a replay has failed on standard error now; return whether this was done. Otherwise the exception
@@ -117,7 +116,7 @@ class ProcessRole:
 
     def forked(self) -> None:
         """Reset the lock in a forked child, where nobody else holds it."""
-        self.ordinaling = threading.RLock()
+        self.ordinaling = _reality.OwnLock()
 
     # -- work from outside ---------------------------------------------------------------------------------------------
 
@@ -178,7 +177,7 @@ class Process:
         self.before_exec: Final[list[Callable[[], object]]] = []
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
         self._watchers = 0
-        self._lock = threading.RLock()
+        self._lock = _reality.OwnLock()
         #: tracekit's own threads that observe the others for a replay, by native id; they cause no events. Each with
         #: the lock that it holds while it looks, or ``None``: a thread that waits for that lock is not blocked.
         self.observers: Final[dict[int, Any]] = {}
@@ -188,7 +187,7 @@ class Process:
 
         A child forked before anything was recorded, such as a server's worker, counts as a program start of its own.
         """
-        self._lock = threading.RLock()
+        self._lock = _reality.OwnLock()
         self.effects.forked()
         for session in self.sessions:  # the lanes of other threads don't continue here
             if session.state.root is not None:

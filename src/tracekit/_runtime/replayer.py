@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from _thread import allocate_lock, get_native_id
 from array import array
 from bisect import bisect_left
@@ -18,7 +17,7 @@ from orjson import loads
 from .._journal.entry import CUT_OFF, ENDS, family_of, info_of, meta_of, read_by_library
 from .._journal.reader import Trace
 from .._journal.vault import KEY_VARIABLE
-from .._reality import gate, running_loop, shown_by
+from .._reality import OwnLock, gate, running_loop, shown_by
 from .._values import dumps, to_json
 from .._values.decoding import exception_from_json, from_json, shortfalls, structured
 from ..errors import (
@@ -610,7 +609,7 @@ class RecordedLanes:
     """
 
     def __init__(
-        self, trace: Trace, index: Index, used: bytearray, progress: Progress, lock: threading.RLock, *, unwraps: bool
+        self, trace: Trace, index: Index, used: bytearray, progress: Progress, lock: OwnLock, *, unwraps: bool
     ) -> None:
         self._trace: Final = trace
         self._index: Final = index
@@ -857,7 +856,7 @@ class Replay:
         about = trace.first.get("meta", {})
         self.state: Final = RunState(live=False, ordered=bool(about.get("ordered")))
         self.state.clock = RunClock(self.now)
-        self._lock = threading.RLock()
+        self._lock = OwnLock()
         #: The failure of the replay, if it has one.
         self.failed: Final = FirstFailure(self.report, self.state, self._lock, self._stopped, self._log_ended)
         #: By seq: 1 consumed, 2 skipped.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
@@ -466,7 +465,7 @@ class Spending:
         if budget.usd is not None and prices is None:
             self.prices.prepare()
         #: Shared by all nested ledgers: a reservation is made in all of them.
-        self._lock: Final[threading.RLock] = threading.RLock() if outer is None else outer._lock
+        self._lock: Final[_reality.OwnLock] = _reality.OwnLock() if outer is None else outer._lock
         self._spent: Final = dict.fromkeys(_COUNTED, 0.0)
         self._held: Final = dict.fromkeys(_COUNTED, 0.0)
         self._started = _reality.monotonic()

@@ -38,7 +38,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
-from .._reality import off_loop, own_threads, sleep, system
+from .._reality import OwnLock, off_loop, own_threads, sleep, system
 from .._sources import ASYNCIO, STDLIB, TRACEKIT, is_package, is_python, is_tracekit, is_user_code
 from .callsite import is_user_frame
 from .lane import Lane
@@ -241,7 +241,7 @@ class ThreadMonitor:
         #: Child processes from before the replay: they can't communicate with it, so they are like any other process.
         with off_loop():
             self._processes_before: Final = frozenset(child_processes())
-        self.lock: Final = RLock()
+        self.lock: Final = OwnLock()
         self._members: dict[int, MonitoredThread] = {}
         #: Threads being started, live steps, and wake-ups in progress: nothing counts as blocked meanwhile.
         self._moving = 0
@@ -1063,7 +1063,7 @@ _WORD: Final = ctypes.sizeof(ctypes.c_void_p)
 def _address(lock: Any) -> int:
     """Return the address that ``_wanted`` contains for a thread that waits for this lock."""
     field = id(lock) + object.__basicsize__
-    kind: Any = type(lock)
+    kind: Any = RLock if isinstance(lock, OwnLock) else type(lock)
     found: int | None = field if _wait_for(kind).parked else ctypes.c_void_p.from_address(field).value
     return found or 0
 
