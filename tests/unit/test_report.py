@@ -299,7 +299,8 @@ def test_the_file_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_damaged_or_unfinished_run_is_said_to_be_one(tmp_path: Path) -> None:
-    """What verifies is shown; the head says that there is more, or that it was changed."""
+    """What verifies is shown; the head says that there is more, or that it was changed, and of the latter the command says
+    so, too, with the exit code of damage."""
     run = shop(tmp_path / "store")
     lines = Path(run.path).read_bytes().splitlines(keepends=True)
     cut, broken = tmp_path / "cut.jsonl", tmp_path / "broken.jsonl"
@@ -308,7 +309,9 @@ def test_a_damaged_or_unfinished_run_is_said_to_be_one(tmp_path: Path) -> None:
     parsed = page_of(str(cut))
     assert "died" in parsed.shown
     assert "incomplete:" in parsed.shown
-    assert "broken:" in page_of(str(broken)).shown
+    done = call("report", str(broken), "-o", "-")
+    assert (done.exit_code, "broken:" in Parsed(done.stdout).shown) == (1, True)
+    assert f"{broken} is damaged, and the page has only what verifies" in done.stderr
 
 
 def test_runs_and_reports_in_a_notebook(tmp_path: Path) -> None:

@@ -1028,7 +1028,10 @@ def regress(
     if not sources:
         raise RunStateError(
             f"there is no run to replay in {where.root}" if not runs else "the query selects none of these runs",
-            next_action="`tracekit list` shows the runs of a store",
+            next_action="`tracekit list` shows the runs of a store; go to the directory that your program runs in, or name its store with "
+            "--store or TRACEKIT_DIR"
+            if not runs
+            else "`tracekit list` shows the runs of a store",
         )
     how = {
         "entry": entry,

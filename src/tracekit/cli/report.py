@@ -11,7 +11,7 @@ import click
 from .. import _reality
 from .._journal.durable import replacing
 from .._journal.entry import meta_of
-from .._journal.store import Store
+from .._journal.store import Store, shown_as
 from .._runs.comparing import compare
 from .._runs.page import GENERATOR, page
 from .._runs.reading import RunView
@@ -45,7 +45,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
 
     Secrets are placeholders in it, as in the trace. Everything else that was recorded is in it: give it only to those to whom you
     would give the trace. A text of more than 100,000 characters is cut and marked. An existing file is replaced only if it is such
-    a report. Exit code: 0, 2 if there is no such run.
+    a report. Exit code: 0, 1 if a trace is damaged, 2 if there is no such run.
 
     \b
     Examples:
@@ -63,6 +63,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
                 views.insert(0, stack.enter_context(origin))
             compared = compare(*views) if len(views) == 2 and not no_diff else None
             answers = [explain(one) for one in views]
+            damaged = [shown_as(one.path) for one in views if one.state == "broken"]
             text = page(
                 views,
                 compared,
@@ -70,15 +71,20 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
                 whole=whole,
                 walked=lambda steps: output.progress(steps, "reading the steps"),
             )
+            for name in damaged:
+                output.message(
+                    f"tracekit: {name} is damaged, and the page has only what verifies: `tracekit verify {name}`"
+                )
+            status = output.DIFFERENT if damaged else output.RIGHT
             name = f"{os.path.basename(views[-1].path).partition('.jsonl')[0]}.html"  # a trace may contain any id
         if target == "-":
             click.echo(text, nl=False)
-            return
+            sys.exit(status)
         target = target or name
         write_page(target, text)
         click.echo(target)
         output.message(f"tracekit: {len(text.encode()) / 1e6:.1f} MB; open it in a browser")
-        sys.exit(output.RIGHT)
+        sys.exit(status)
 
 
 def _origin(view: RunView, where: Store) -> RunView | None:
