@@ -233,7 +233,7 @@ TAKING: dict[str, tuple[int, ...]] = {
     "verify FILE": (1, 3),
     "audit FILE": (1, 3),
     "text FILE": (0,),
-    "report FILE -o page.html": (0,),
+    "report FILE -o page.html": (0, 1),
     "diff last FILE": (1,),
     "failures FILE": (0, 1),
     "replay FILE": (1, 2),
@@ -515,3 +515,25 @@ def test_a_run_that_can_not_be_written_is_no_answer(store: Path, tmp_path: Path,
     done = python("-c", f"import tracekit.cli; tracekit.cli.main({command!r})", cwd=tmp_path, fresh=True)
     assert (done.returncode, "begun" in done.stdout) == (2, False), done.stderr
     assert "can't be written" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["show last", "text last", "audit last", "show last 2", "diff last last", "--help"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_that_lacks_signs_gets_others(
+    store: Path, monkeypatch: pytest.MonkeyPatch, command: str, encoding: str
+) -> None:
+    """Whatever the encoding of stdout, a trace can be shown: tracekit's own signs have plain ones in their place, and
+    what was recorded is escaped."""
+    with tracekit.record("größer als 日本"):
+        tracekit.decision("Größe…", input="日本語", output="„a“ → 5 µs")
+    into = io.BytesIO()
+    stdout = io.TextIOWrapper(into, encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with pytest.raises(SystemExit) as ended:
+        main(command.split(), prog_name="tracekit")
+    assert ended.value.code == 0
+    stdout.flush()
+    if command == "show last":
+        printed = into.getvalue().decode(encoding)
+        assert "\\u65e5\\u672c" in printed
+        assert ("größer" in printed) is (encoding != "ascii")

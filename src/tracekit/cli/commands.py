@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from importlib import import_module
@@ -75,8 +76,36 @@ class UnusableCommandError(click.ClickException):
     exit_code = 2
 
 
+#: What stands for tracekit's own signs where the output can't have them.
+_IN_ASCII: Final = {"“": '"', "”": '"', "’": "'", "…": "...", "→": "->", "–": "-", "µ": "u", "×": "x", "·": "-"}
+
+
+def _other_signs(error: UnicodeError) -> tuple[str, int]:
+    """An error handler for encoding: a plain sign in the place of one of tracekit's own, and an escape for any other."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = (
+        _IN_ASCII.get(one) or one.encode("ascii", "backslashreplace").decode()
+        for one in error.object[error.start : error.end]
+    )
+    return "".join(found), error.end
+
+
+def _print_everything() -> None:
+    """Let the standard streams print every text, whatever their encoding: a trace may contain any character."""
+    for stream in (sys.stdout, sys.stderr):
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("_", "-")
+        if encoding not in ("utf-8", "utf8") and hasattr(stream, "reconfigure"):
+            codecs.register_error("tracekit.signs", _other_signs)
+            stream.reconfigure(errors="tracekit.signs")
+
+
 class _Commands(click.Group):
     """A click group that imports a command only when it is called, so that ``--help`` is fast."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        _print_everything()
+        return super().main(*args, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *_announced()]

@@ -78,7 +78,7 @@ def report(runs: tuple[str, ...], store: str | None, file: str | None, no_diff: 
             status = output.DIFFERENT if damaged else output.RIGHT
             name = f"{os.path.basename(views[-1].path).partition('.jsonl')[0]}.html"  # a trace may contain any id
         if target == "-":
-            click.echo(text, nl=False)
+            click.echo(text.encode(), nl=False)  # the page says that it is UTF-8
             sys.exit(status)
         target = target or name
         write_page(target, text)
