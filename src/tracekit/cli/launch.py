@@ -575,9 +575,11 @@ class ReplayedRuns(FollowedRuns):
         self.killed(number)
 
     def blocked(self, error: LiveCallBlockedError) -> None:
+        active = any(replay_block.active for replay_block in self.replay_blocks)
+        begins = not active and self._blocked is None and not self.opened and not at_prompt()
+        if begins and getattr(error, "kind", None) == "listen":
+            self.serves(error)  # before it is the failure of the replay
         super().blocked(error)
-        if error is self._blocked and getattr(error, "kind", None) == "listen" and not self.opened:
-            self.serves(error)
 
     @property
     def stalled(self) -> float:
