@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import logging
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -257,6 +259,33 @@ def test_a_lock_that_a_process_takes_once(tmp_path: Path) -> None:
         with replay(run) as session:
             program()
         assert session.report.exact
+
+
+def test_a_lock_that_modules_take_while_they_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which thread imports a package first, if any does, is chance: a lock that each of its modules takes (that of a hook around
+    imports, say) passes from nobody to nobody."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "hooked.py").write_text("import threading\nlock = threading.Lock()\n")
+    for name in ("one", "two", "three"):
+        (packages / f"hooked_{name}.py").write_text("import hooked\nwith hooked.lock:\n    pass\n")
+    monkeypatch.syspath_prepend(packages)
+
+    def program() -> object:
+        in_threads(partial(ask, 1))
+        names = [importlib.import_module(f"hooked_{name}").__name__ for name in ("one", "two", "three")]
+        return names, ask(2)
+
+    with record("locks", store=tmp_path) as run:
+        seen = program()
+    assert taken(run) == []
+    try:
+        with replay(run) as session:  # they are imported by now
+            assert program() == seen
+        assert session.report.exact
+    finally:
+        for name in [name for name in sys.modules if name.startswith("hooked")]:
+            del sys.modules[name]
 
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_order() -> None:

@@ -103,12 +103,13 @@ def taking(lock: Any, frame: FrameType | None) -> Taking | None:
     """Return what to report to when ``lock`` has been taken, if code of ``frame`` takes it as a part of the run. In a replay
     this waits for the threads that took it before.
 
-    In a wait with a limit it is no part of the run: where the limit expired, a replay does not wait.
+    In a wait with a limit it is no part of the run: where the limit expired, a replay does not wait. Nor is it while a
+    package is imported: chance decides who does that.
     """
     if not hooks.extended or frame is None or own.limit is not None or not of_the_program(frame):
         return None
     scope = scope_of_timers()
-    if scope is None or not scope.session.state.extras.of(_Owners).followed:
+    if scope is None or scope.lane.imports or not scope.session.state.extras.of(_Owners).followed:
         return None
     turn = armed(scope, f"{LOCK_TAKEN}:{frame.f_code.co_qualname}", 0)
     return None if turn is None else Taking(lock, scope, turn)

@@ -153,6 +153,11 @@ class Lane:
         return f"{self.parent.path}/{self.name}#{self.n}{under}"
 
     @property
+    def imports(self) -> bool:
+        """Whether it is that of a module, for what its body does while it is imported."""
+        return self.name.startswith(IMPORT)
+
+    @property
     def open(self) -> bool:
         """Whether its task, thread or call has not ended. A callback lane never counts as open."""
         return self.owner not in (0, NOBODY) and self.name != CALLBACK

@@ -34,7 +34,7 @@ from .callsite import caller, say, warn_of_replay
 from .divergence import Divergences, FirstFailure
 from .index import EVENT, INTENT, READ, SINGLE, Index, LaneKey, module_lane
 from .inputs import LeftStates, OwnFiles, ReplayedInputs
-from .lane import IMPORT, Lane
+from .lane import Lane
 from .matching import Bindings, Comparison, Ignored, RecordedPlaceholders, differences, placeholders_of, steady
 from .mutations import ChangedArguments
 from .redaction import Originals, Redactor
@@ -742,7 +742,7 @@ class RecordedLanes:
         """Return the recorded lane of ``lane``, which was started in ``parent``; ``None`` if the recording has no such
         lane."""
         lanes, line = self._index.lanes, self._index.line
-        if lane.name.startswith(IMPORT):  # the same whatever is wrapped around the program
+        if lane.imports:  # the same whatever is wrapped around the program
             return lanes.get(module_lane(lane))
         number = lanes.get(LaneKey(state.lane, lane.name, lane.n, lane.under))
         if number is None and state is self._line:
