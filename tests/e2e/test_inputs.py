@@ -503,6 +503,28 @@ os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY))
     assert (again.returncode, again.stdout) == (1, done.stdout), again.stderr
 
 
+def test_many_files_that_differ_are_told_in_short(place: Place) -> None:
+    """Few of them as they are read, all of them counted, and one pattern says what lets them be today's."""
+    place.program(f"""{TOOL}
+from pathlib import Path
+for n in range(9):
+    print(len(Path(f"data/{{n}}/options").read_text()), charge(n))
+""")
+    for n in range(9):
+        (place.directory / "data" / str(n)).mkdir(parents=True)
+        (place.directory / "data" / str(n) / "options").write_text("then")
+    place.cli("run", "agent.py", "--keep-files", "0")
+    for n in range(9):
+        (place.directory / "data" / str(n) / "options").write_text("now")
+    replayed = place.cli("replay", "last")
+    assert replayed.returncode == 1
+    assert replayed.stderr.count("in the recording and is 3 bytes") == 5 + 5  # when they are read, and at the end
+    assert "and 4 more" in replayed.stderr
+    assert "`--live-files 'data/*/options'`" in replayed.stderr
+    allowed = place.cli("replay", "last", "--live-files", "data/*/options")
+    assert allowed.returncode == 0, allowed.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_file_that_the_system_makes_at_each_reading(place: Place) -> None:
     """The program is given today's, and told apart from the recorded one, where it is another."""

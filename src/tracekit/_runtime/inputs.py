@@ -159,6 +159,8 @@ class ReplayedInputs:
         #: The values still to come, the current one first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
         self._reported: Final[set[tuple[str, str]]] = set()
+        #: How many inputs were different here.
+        self._said = 0
 
     def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
         """Return what user code is given in place of ``value`` (``None``: it does not exist). ``own``: the program has
@@ -357,7 +359,11 @@ class ReplayedInputs:
         shown = [self._shown(kind, name, one) for one in (then, now)]
         text = f"{_named(kind, name)} was {shown[0]} in the recording and is {shown[1]} here: the program was given "
         text += "that" if given is now else "the recorded one"
-        say(f"{text} ({where})" if where else text)
+        self._said += 1
+        if self._said <= _SAID:
+            say(f"{text} ({where})" if where else text)
+        elif self._said == _SAID + 1:
+            say("further inputs differ here: they are counted at the end")
         self._report.inexact("input", text, kind=kind, name=name, where=where, step=step)
 
     def _shown(self, kind: str, name: str, value: Any) -> str:
@@ -381,6 +387,8 @@ class _Seen(NamedTuple):
     where: str | None
 
 
+#: How many inputs that differ are reported as soon as they are read.
+_SAID: Final = 5
 #: How much of a value is shown, in characters.
 _SHOWN: Final = 80
 

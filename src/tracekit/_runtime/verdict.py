@@ -8,6 +8,7 @@ reports exactness or safety (exit codes, warnings, ``show --why``, ``tracekit.te
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -227,13 +228,25 @@ class ReplayVerdict:
         for one in self.reasons:
             option = "live_env" if one.facts.get("kind") == "environment" else "live_files"
             found.setdefault(option, {})[str(one.facts.get("name"))] = None
-        return {option: [*names] for option, names in found.items()}
+        return {option: _in_short([*names]) for option, names in found.items()}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer and everything it is based on, as JSON values."""
         kinds = ("reasons", "unknown", "allowed", "remarks")
         found = {kind: [one.as_dict() for one in getattr(self, kind)] for kind in kinds}
         return {"answer": self.answer, "line": self.line, **found, "counts": dict(self.counts)}
+
+
+def _in_short(paths: list[str]) -> list[str]:
+    """Return these paths; if they are many and in one directory, the pattern that stands for all of them."""
+    if len(paths) <= _SHOWN:
+        return paths
+    try:
+        above = os.path.commonpath(paths)
+    except ValueError:  # some are relative
+        return paths
+    names = {os.path.basename(path) for path in paths}
+    return [os.path.join(above, "*", *names) if len(names) == 1 else f"{above}/*"] if above.strip("/") else paths
 
 
 def _words(code: str, count: int) -> str:
