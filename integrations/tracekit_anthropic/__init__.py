@@ -48,6 +48,7 @@ integration = Integration(
         "CLOUD_ML_REGION",
     ),
     frameworks=("langchain_anthropic",),
+    request_ids=("anthropic._base_client:BaseClient._idempotency_key",),
 )  # fmt: skip
 
 

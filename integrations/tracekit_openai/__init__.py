@@ -53,6 +53,7 @@ integration = Integration(
     credentials=(("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"), ("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN")),
     settings=("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_VERSION", "AZURE_OPENAI_ENDPOINT"),
     frameworks=("agents", "langchain_openai", "instructor"),
+    request_ids=("openai._base_client:BaseClient._idempotency_key",),
 )
 
 

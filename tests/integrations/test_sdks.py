@@ -70,6 +70,14 @@ def test_signature(recorded: Recorded) -> None:
     assert request["input"]["body"]["temperature"] == 0.25
 
 
+@pytest.mark.parametrize("name", ["openai_chat", "openai_chat_async", "anthropic_message", "anthropic_message_async"])
+def test_a_call_is_its_request_and_its_answer(recorded: Recorded, name: str) -> None:
+    """The ids that an SDK makes for the headers of its requests, which nothing compares, are no entries."""
+    entries = recorded.entries[name]
+    assert {entry["type"] for entry in entries} >= {"llm.request", "llm.response"}
+    assert not [one for one in entries if one.get("name") in ("uuid.uuid4:openai", "uuid.uuid4:anthropic")]
+
+
 def test_conversation_stays_readable(recorded: Recorded) -> None:
     """Decoded content is in the trace, whatever coding it travelled in, and headers that only say how are left out."""
     response, _ = of(recorded, "openai_gzip", "llm.response")

@@ -28,7 +28,7 @@ from tests.support.place import Place
 from tests.support.reads import reading
 from tracekit import _reality, record, replay, traced_tool
 from tracekit._capture import randomness
-from tracekit.integration import current
+from tracekit.integration import Integration, Trace, current, register
 
 MINE = random.Random()
 EARLIER_BOUND = random.Random().random
@@ -239,6 +239,24 @@ def test_a_replay_gives_a_package_the_ids_that_it_made(tmp_path: Path, make: str
         with replay(run) as session:
             assert program(times) == first
         assert session.report.exact, session.report.as_dict()
+
+
+def test_an_id_for_the_headers_of_a_request_is_not_recorded(tmp_path: Path) -> None:
+    """An integration names the function of a package that makes it; other ids of that package are recorded."""
+    namespace: dict[str, Any] = {"__name__": "acme_sdk.client"}
+    code = "import uuid\ndef key():\n    return uuid.uuid4()\ndef new():\n    return uuid.uuid4()\n"
+    exec(compile(code, str(tmp_path / "site-packages" / "acme_sdk" / "client.py"), "exec"), namespace)
+    register(Integration("acme_sdk", request_ids=("acme_sdk.client:key",)))
+    with record("job") as run:
+        namespace["key"]()
+        made = namespace["new"]()
+    (drawn,) = (entry["values"] for entry in Trace(run.path).entries() if entry["type"] == "random")
+    assert len(drawn) == 1
+    with replay(run) as session:
+        namespace["key"]()
+        namespace["key"]()
+        assert namespace["new"]() == made
+    assert session.report.exact, session.report.as_dict()
 
 
 def test_what_a_library_makes_secrets_of_is_in_no_trace(tmp_path: Path) -> None:

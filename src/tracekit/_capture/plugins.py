@@ -390,13 +390,15 @@ class Integration:
     - ``native``: functions of clients that connect below Python, watched in every run and replay.
     - ``schedulers``: libraries whose tasks open no lanes; no run begins in one or starts one.
     - ``queues``: classes with which threads of the library exchange items.
+    - ``request_ids``: functions (``module:Class.method``) that make an id for the headers of a request, with
+      ``uuid4``. Headers are not compared, so these ids are not recorded.
     - ``traceparent``: returns the current span of a tracing library as a W3C ``traceparent`` header.
     - ``attach``: puts the seam on one client object, and returns whether it knows that kind; ``detach`` removes it.
     """
 
     __slots__ = (
         "_dialects", "_making", "agents", "ambient", "attach", "credentials", "detach", "endpoints", "frameworks", "hosts",
-        "modules", "name", "native", "patches", "queues", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
+        "modules", "name", "native", "patches", "queues", "request_ids", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
     def __init__(
@@ -418,6 +420,7 @@ class Integration:
         native: Sequence[Native] = (),
         schedulers: Sequence[Scheduler] = (),
         queues: Sequence[QueueClass] = (),
+        request_ids: Sequence[str] = (),
         traceparent: Callable[[], str | None] | None = None,
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -440,6 +443,7 @@ class Integration:
         self.native: Final = tuple(native)
         self.schedulers: Final = tuple(schedulers)
         self.queues: Final = tuple(queues)
+        self.request_ids: Final = tuple(request_ids)
         self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach
@@ -865,6 +869,7 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
 def _forget_telemetry() -> None:
     exporting_modules.cache_clear()
     sending_packages.cache_clear()
+    request_id_makers.cache_clear()
     _senders.clear()
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
@@ -889,6 +894,14 @@ def exporting_modules() -> frozenset[str]:
     return frozenset(
         place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
     )
+
+
+@cache
+def request_id_makers() -> frozenset[tuple[str, str]]:
+    """Return the functions that make ids for the headers of requests: the module and ``__qualname__`` of each."""
+    found = {**discover(), **_integrations}.values()
+    makers = (maker.partition(":") for integration in found for maker in integration.request_ids)
+    return frozenset((module, function) for module, _, function in makers)
 
 
 @cache

@@ -31,6 +31,7 @@ from .in_place import (
     works,
 )
 from .patch import AtRestore, AttributePatch, ReversiblePatch, Switch, when_imported
+from .plugins import request_id_makers
 
 __all__ = ["align_numpy", "hooks", "numpy_state", "restore_numpy_state", "watch_numpy"]
 
@@ -88,7 +89,8 @@ def _urandom(real: Any, _flags: int) -> Hook:
         who = reader()
         if who is True:
             return _answer(scope, "os.urandom", partial(real, size))
-        who = (who or library()) if _makes_an_id(sys._getframe(1)) else None
+        maker = _maker_of_an_id(sys._getframe(1))
+        who = None if maker is None or _is_for_a_request(maker) else who or library()
         if who is None:
             return real(size)
         drawn = scope.session.library_draw(in_own_lane(scope), "uuid.uuid4", who, lambda: real(size).hex())
@@ -97,12 +99,18 @@ def _urandom(real: Any, _flags: int) -> Hook:
     return urandom
 
 
-def _makes_an_id(frame: Any) -> bool:
-    """Return whether ``frame`` is of ``uuid4``: ids are not secret, and packages print, send and compare theirs."""
+def _maker_of_an_id(frame: Any) -> Any:
+    """Return the frame that called ``uuid4``, if ``frame`` is of that, else ``None``: ids are not secret, and packages
+    print, send and compare theirs."""
     while frame is not None and frame.f_code.co_filename == _EXCHANGE:
         frame = frame.f_back
     uuid4 = getattr(sys.modules.get("uuid"), "uuid4", None)
-    return frame is not None and frame.f_code is getattr(uuid4, "__code__", None)
+    return frame.f_back if frame is not None and frame.f_code is getattr(uuid4, "__code__", None) else None
+
+
+def _is_for_a_request(maker: Any) -> bool:
+    """Return whether an integration names the code that makes an id: nobody but the server sees it, if that."""
+    return (maker.f_globals.get("__name__"), maker.f_code.co_qualname) in request_id_makers()
 
 
 def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
