@@ -214,6 +214,33 @@ def test_what_a_package_hands_over_once_a_process(tmp_path: Path, package: Any, 
     assert session.report.exact, session.report.as_dict()
 
 
+def test_a_clock_that_a_call_reads_which_the_recording_lacks(tmp_path: Path) -> None:
+    """A call in a thread that only a replay makes may read a clock, also where the lane that makes it has nothing but long texts in
+    the log, which its threads have passed to a tool."""
+
+    @traced_tool(side_effect="read_only")
+    def total(texts: list[str]) -> int:
+        return sum(map(len, texts))
+
+    def program(cold: bool) -> list[int]:
+        found: list[int] = []
+        if cold:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(time.time).result()
+        for name in "ab":
+            texts = [f"{name}{number:02}{'x' * 1100}" for number in range(12)]
+            thread = threading.Thread(target=lambda texts=texts: found.append(total(texts)))
+            thread.start()
+            thread.join()
+        return found
+
+    with record("handover", store=tmp_path) as run:
+        program(False)
+    with replay(run) as session:
+        program(True)
+    assert session.report.exact, session.report.as_dict()
+
+
 def test_a_pool_that_one_thread_has_is_no_event(tmp_path: Path) -> None:
     """A package that keeps its connections in a queue hands nothing over: nothing of that is on the log."""
     names: dict[str, Any] = {"__name__": "pool.connections"}
