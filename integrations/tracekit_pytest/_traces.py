@@ -618,6 +618,7 @@ class Traces:
                 error, LiveCallBlockedError
             ):  # by --block-network, or `tracekit replay`
                 call.excinfo = _fail(refusal_of(error, item, self._block_network), excinfo.tb)
+                return _with_headline((yield))
             return (yield)
         ours = isinstance(error, TracekitError) and (
             isinstance(error, ReplayError | MissingTraceError) or error is run.failure
@@ -640,6 +641,7 @@ class Traces:
             del report.wasxfail
             report.outcome = "failed"
         if ours:
+            _with_headline(report)
             if reported:  # the test has already failed with it
                 report.outcome, report.longrepr = "passed", None
             elif call.when == "setup":
@@ -749,6 +751,14 @@ def _fail(text: str, traceback: TracebackType | None) -> pytest.ExceptionInfo[Ba
     if traceback is not None:
         error = error.with_traceback(traceback)
     return pytest.ExceptionInfo.from_exception(error)
+
+
+def _with_headline(report: pytest.TestReport) -> pytest.TestReport:
+    """Leave the first line of a failure for pytest's short summary, which in CI, or with ``-vv``, repeats all of it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None:
+        crash.message = crash.message.partition("\n")[0]
+    return report
 
 
 def _hide_own_frames(error: BaseException) -> None:

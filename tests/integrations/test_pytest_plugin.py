@@ -393,8 +393,11 @@ def test_a_failure_is_one_short_report(suite: Suite) -> None:
     suite.file("test_failing.py", FAILING)
     passed(suite.run("--record-mode=once"), 5)
     prompt = "\n".join(f"line {n} of a long prompt" for n in range(300))
-    done = suite.run(PROMPT=prompt)
+    done = suite.run(PROMPT=prompt, CI="1")  # where pytest's summary cuts no message
     assert outcomes(done) == {"FAILED": 5}, done.stdout
+    summary = done.stdout.partition("short test summary info")[2]
+    assert "the test does less than its recording" in summary
+    assert not any(line.startswith(("  trace ", "  where ", "  update ")) for line in summary.splitlines()), summary
     found = reports(done)
     assert all(len(lines) <= 40 for lines in found.values())
     changed = found["test_changed"]
