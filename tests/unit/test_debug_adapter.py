@@ -228,6 +228,20 @@ def test_an_editor_goes_back_and_forth(recorded: Path, tmp_path: Path, monkeypat
         os.kill(child, 0)
 
 
+def test_run_without_debugging(recorded: Path) -> None:
+    """The replay stops nowhere, not at its end either, and the session ends with its exit code; an editor that counts
+    lines from 0 is refused."""
+    with adapter() as process:
+        editor = Editor(messaging.JsonIOStream.from_process(process))
+        assert "lines begin at 1" in editor.refused("initialize", adapterID="tracekit", linesStartAt1=False)
+        editor.launch(recorded, "tool:send", stopOnEntry=True, noDebug=True)
+        assert editor.until("exited") == {"exitCode": 0}
+        editor.until("terminated")
+        assert "seen 1\n" in "".join(editor.printed)
+        editor.ask("disconnect")
+        assert process.wait(60) == 0
+
+
 def test_line_by_line_between_steps(recorded: Path) -> None:
     """Over a port: debugpy goes from line to line up to the next step, which goes back as any; the replay stays exact, and nothing of it
     is left where the server is killed. What is no editor is not listened to."""

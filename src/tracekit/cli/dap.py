@@ -230,6 +230,8 @@ class Adapter:
         self._steps: Steps | None = None
         self._replay_: DebuggedReplay | None = None
         self._begin: StepPlace | None = None
+        #: Whether the editor runs the program "without debugging": it stops nowhere, and the session ends with it.
+        self._undebugged = False
         #: The threads and tasks of the run, by process and lane: the editor's number for each.
         self._lanes: Final[dict[tuple[str, int], int]] = {("", 0): 1}
         #: Whether the replay is running. If it has stopped between two steps, in ``debugpy``, the thread that waits for
@@ -362,6 +364,10 @@ class Adapter:
     # -- the beginning and the end ---------------------------------------------------------------------------------------
 
     def _initialize(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if arguments.get("linesStartAt1", True) is False or arguments.get("pathFormat", "path") != "path":
+            raise RefusedError(
+                "lines begin at 1 here, and files are named by their paths", "set the editor's client so"
+            )
         return _CAPABILITIES
 
     def _launch(self, arguments: Mapping[str, Any]) -> None:
@@ -379,7 +385,10 @@ class Adapter:
         view = self._open.enter_context(read_run(found.path, found.store))
         steps = Steps(view)
         self._begin = steps.place(at) if at is not None else None
-        if self._begin is None and arguments.get("stopOnEntry", True):
+        self._undebugged = arguments.get("noDebug") is True
+        if self._undebugged:
+            self._begin = None
+        elif self._begin is None and arguments.get("stopOnEntry", True):
             self._begin = steps.places[0]
         streams = Streams(self._passed_on("stdout"), self._passed_on("stderr"))
         replay = DebuggedReplay(found, steps, lambda: None, lambda text: self._say(text, "stdout"), streams)
@@ -421,7 +430,10 @@ class Adapter:
 
     def _configuration_done(self, arguments: Mapping[str, Any]) -> None:
         begin = self._begin
-        self._go(self._to_breakpoint if begin is None else lambda: (self._replay.go(begin), "entry"))
+        if self._undebugged:
+            self._go(self._to_end)
+        else:
+            self._go(self._to_breakpoint if begin is None else lambda: (self._replay.go(begin), "entry"))
 
     def _restart(self, arguments: Mapping[str, Any]) -> None:
         first = self._known.places[0] if self._begin is None else self._begin
@@ -601,6 +613,10 @@ class Adapter:
             self._runs, self._line_thread = False, None
         if stop is None:
             status = self._replay.status
+            if self._undebugged:
+                self._event("exited", exitCode=status)
+                self._event("terminated")
+                return
             text = f"the end of the replay (exit code {status})"
             self._say(f"{text}\n")
             self._event("stopped", reason="pause", description=text, threadId=1, allThreadsStopped=True)
@@ -634,6 +650,11 @@ class Adapter:
         """Return a move to the first step that exists, of the iterators in order; to the end if there is none."""
         found = next((step.place for way in ways for step in way), None)
         return lambda: (self._replay.go(found), "step")
+
+    def _to_end(self) -> tuple[Stop | None, str]:
+        while self._replay.go(None) is not None:  # `breakpoint()` in the program
+            pass
+        return None, ""
 
     def _to_breakpoint(self) -> tuple[Stop | None, str]:
         while True:
