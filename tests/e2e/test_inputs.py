@@ -527,12 +527,19 @@ for n in range(9):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_file_that_the_system_makes_at_each_reading(place: Place) -> None:
-    """The program is given today's, and told apart from the recorded one, where it is another."""
+    """The program is given what was recorded just before its own reading, and told so where it differs; read several
+    times, nothing says which reading is which."""
     place.program(f"{TOOL}\nprint(open('/proc/version').read(), charge(1))")
     recorded = place.cli("run", "agent.py")
     replayed = place.cli("replay", "last")
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
-    place.program(f"{TOOL}\nprint(open('/proc/sys/kernel/random/uuid').read(), charge(1))")
+    place.program(f"{TOOL}\nprint([one for one in open(f'/proc/{{os.getpid()}}/status') if 'id:' in one], charge(1))")
+    recorded = place.cli("run", "agent.py")
+    replayed = place.cli("replay", "last")
+    assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+    assert "exact, 1 file of the system as it was" in replayed.stderr
+    again = "open('/proc/sys/kernel/random/uuid').read()"
+    place.program(f"{TOOL}\nprint({again}, {again}, charge(1))")
     place.cli("run", "agent.py")
     replayed = place.cli("replay", "last")
     assert replayed.returncode == 1

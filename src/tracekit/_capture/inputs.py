@@ -262,7 +262,7 @@ _CREDENTIALS: Final = (
     ".env*", "*.env", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials", ".htpasswd", ".dockercfg",
     "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.asc", "*.gpg", "id_rsa*", "id_dsa*",
     "id_ecdsa*", "id_ed25519*", "*credential*", "*secret*", "*password*", "*token*", "service-account*.json",
-    "*service_account*.json", "kubeconfig", "authorized_keys", "cookies*",
+    "*service_account*.json", "kubeconfig", "authorized_keys", "cookies*", "environ",
 )  # fmt: skip
 #: Directories of such files.
 _HIDDEN: Final = frozenset((".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".config"))
@@ -493,6 +493,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
+        name = name.replace(f"/proc/{os.getpid()}/", "/proc/self/")
         keep = scope.session.recording and (inside or own.made_around(where))
         value = None if file is None else _state(files, name, file if type(file) is int else file.fileno(), keep)
     except Exception:  # observing never breaks the program
@@ -947,9 +948,10 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
     size, whole = about.st_size, max(_WHOLE, files.most)
     if not size and (data := b"".join(_pieces(fd, whole, whole))):
-        # The system generates it at each reading (/proc): the program's reading is another one, so it is compared and
-        # not served.
-        return {"size": len(data), "sha256": sha256_hex(data)}
+        # The system generates it at each reading (/proc). The program's reading is another one, just after this.
+        made: dict[str, Any] = {"size": len(data), "sha256": sha256_hex(data), "generated": True}
+        files.take(made, name, data, keep=True)
+        return made
     known = files.seen.get(name)
     if known is not None and known[0] == version:
         return known[1]

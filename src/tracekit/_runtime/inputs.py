@@ -206,10 +206,14 @@ class ReplayedInputs:
                     self._once(kind, name, self._other_names, step=seq)
                 return served
             ours = served is recorded or whole is not None
-            if (value is None and ours) or self._is(kind, name, recorded, value):
+            made = type(recorded) is dict and "generated" in recorded and ours and len(self._recorded[kind, name]) == 1
+            if (value is None and ours and not made) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             if kind == "file" and ours and ("kept", name) in self._recorded:
                 self._once(kind, name, self._changed, step=seq)  # by the recorded run itself, after reading it
+                return served
+            if made:
+                self._once(kind, name, self._generated, step=seq)
                 return served
             self._once(kind, name, self._differs, then=recorded, now=value, given=served, step=seq)
             return served
@@ -350,6 +354,10 @@ class ReplayedInputs:
     def _changed(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)}, which the recorded run has changed, was given as it was when that read it"
         self._report.remark("changed_file", text, kind=kind, name=name, where=where, step=step)
+
+    def _generated(self, kind: str, name: str, where: str | None, step: int) -> None:
+        text = f"{_named(kind, name)}, which the system makes at each reading, was given as it was just before the recorded run read it"
+        self._report.remark("generated_file", text, kind=kind, name=name, where=where, step=step)
 
     def _let(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named(kind, name)} is today's, which differs from the recorded one"

@@ -79,6 +79,7 @@ _WORDS: Final = {
     "directory": ("directory that is missing here", "directories that are missing here"),
     "other_entries": ("directory with other entries", "directories with other entries"),
     "changed_file": ("file as it was before", "files as they were before"),
+    "generated_file": ("file of the system as it was", "files of the system as they were"),
     "not_kept": ("file that is different here", "files that are different here"),
     "not_laid": ("file of today without a scratch layer", "files of today without a scratch layer"),
     "other_directory": ("other current directory", "other current directories"),
