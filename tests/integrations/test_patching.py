@@ -286,3 +286,34 @@ def test_a_client_that_is_captured_by_itself_is_no_gap(
     """What `wrap` or an executor captures is captured: nothing is said of it, under another user agent neither. Another SDK, and
     one that made no call, are still told."""
     assert told_of_gaps[way, agent] == ["anthropic", "anthropic openai"]
+
+
+def test_a_library_of_another_shape() -> None:
+    """A version of a library that is not as its integration expects is imported as without tracekit, and the run says what it
+    can't capture; a pool of connections whose queue is no queue (niquests' urllib3) is left as it is."""
+    printed = fresh(
+        """
+        import sys, types, warnings
+        import tracekit
+
+        class Session:
+            def send(self): return "sent"
+        class TrafficPolice:
+            def get(self): return "got"
+            def put(self, item): ...
+        class ConnectionPool:
+            QueueCls = TrafficPolice
+        for name, kind in (("requests.sessions", Session), ("urllib3.connectionpool", ConnectionPool)):
+            sys.modules[name] = types.ModuleType(name)
+            setattr(sys.modules[name], kind.__name__, kind)
+        tracekit.instrument()
+        warnings.simplefilter("ignore")
+        with tracekit.record() as run:
+            print(Session().send(), ConnectionPool.QueueCls().get())
+        print(*run.warnings, sep="|")
+        """
+    )
+    lines = printed.splitlines()
+    assert lines[0] == "sent got"
+    assert "requests.sessions.Session.send of this version is not as tracekit expects (KeyError" in lines[1]
+    assert "urllib3" not in lines[1]

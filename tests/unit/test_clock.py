@@ -534,7 +534,7 @@ STRESS = """
 import datetime, faulthandler, gc, random, sys, threading, time, uuid
 faulthandler.enable()
 from tracekit._capture import clock, randomness
-from tests.support.reads import Reads, scope_of
+from tests.support.reads import Reads, reading, scope_of
 from tracekit._runtime.session import current
 earlier, today, draw = datetime.datetime.now, datetime.date.today, random.Random(3).random
 sys.setswitchinterval(1e-5)
@@ -560,12 +560,18 @@ while cycles < 300 or min(count) < 20:
 stop.set()
 for t in threads: t.join()
 assert repr(vars(datetime.datetime)["now"]) == "<method 'now' of 'datetime.datetime' objects>"
+with reading():
+    import time_machine
+    with time_machine.travel(0, tick=False):
+        assert datetime.datetime.now(datetime.timezone.utc).year == 1970
+    assert datetime.datetime.now().year > 2020
 print("survived", clock.hooks.degraded, randomness.hooks.degraded)
 """
 
 
 def test_threads_that_read_while_the_hooks_come_and_go_survive() -> None:
-    """Eight threads read and draw all the time while the hooks are put in and taken out 300 times: no crash, no error."""
+    """Eight threads read and draw all the time while the hooks are put in and taken out 300 times: no crash, no error. Nor when
+    time-machine is imported in a run, which keeps the C functions that it finds in ``datetime``."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", STRESS],

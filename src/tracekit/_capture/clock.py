@@ -32,7 +32,7 @@ from .in_place import (
     works,
 )
 from .leftovers import collecting
-from .patch import AttributePatch, ReversiblePatch, Switch
+from .patch import AttributePatch, ReversiblePatch, Switch, imported_within
 
 __all__ = ["hooks"]
 
@@ -363,7 +363,7 @@ def _spread_hook(name: str, real: Any) -> Hook:
 
 def _time_machine_patches() -> list[ReversiblePatch]:
     """Hook time-machine, which patches the same C functions when a travel starts and stops: lift our hooks meanwhile,
-    to stay above its own."""
+    to stay above its own. (And while it is imported, since it reads the layout of what it finds in ``datetime``.)"""
     module = sys.modules["_time_machine"]
     return [AttributePatch(module, name, _below(getattr(module, name))) for name in ("patch", "unpatch")]
 
@@ -390,3 +390,4 @@ def _core_patches() -> list[ReversiblePatch]:
 
 
 hooks: Final = Switch(_core_patches, _LATER)
+imported_within("_time_machine", hooks.stack.lifted)

@@ -38,6 +38,8 @@ _stack: Final = PatchStack()
 _wanted: Final[dict[str, Integration]] = {}
 #: What has been patched, by owner and name: a function may be reachable through two modules.
 _places: Final[set[tuple[int, str]]] = set()
+#: What could not be patched, since this version of the library is not as its integration expects.
+_failed: Final[dict[str, str]] = {}
 
 
 def instrument(
@@ -89,6 +91,7 @@ def uninstrument() -> None:
     with _lock:
         _wanted.clear()
         _places.clear()
+        _failed.clear()
         _stack.restore()
         unregister()
         if imported(commands):
@@ -152,11 +155,16 @@ def _patch(module: ModuleType, patch: Patch) -> None:
     if original is None or place in _places:
         return
     _places.add(place)
-    if patch.decorated:
-        if hasattr(original, "__wrapped__"):
-            _stack.apply(DecoratedPatch(original, patch.replacement(original.__wrapped__)))
-    else:
-        _stack.apply(AttributePatch(owner, name, patch.replacement(original)))
+    try:
+        if patch.decorated:
+            if hasattr(original, "__wrapped__"):
+                _stack.apply(DecoratedPatch(original, patch.replacement(original.__wrapped__)))
+        else:
+            _stack.apply(AttributePatch(owner, name, patch.replacement(original)))
+    except Exception as error:  # the program's own import of the library must not fail
+        target = f"{patch.module}.{patch.attribute}"
+        text = f"{target} of this version is not as tracekit expects ({type(error).__name__}: {error})"
+        _failed[target] = f"{text}: what goes through it is not captured"
 
 
 # -- SDKs of which nothing is captured ---------------------------------------------------------------------------------
@@ -176,7 +184,10 @@ def run_started(session: Session) -> None:
 
 
 def run_ended(session: Session) -> None:
-    """Warn, at the end of a run, about SDKs that were imported but none of whose calls were captured."""
+    """Warn, at the end of a run, about SDKs that were imported but none of whose calls were captured, and about what could
+    not be patched."""
+    for sentence in _failed.values():
+        session.report.warn(sentence, uncaptured=True)
     before = session.state.extras.of(_Imported).before
     captured = session.state.extras.of(CapturedClients).names or ()
     if before is None or _wanted:

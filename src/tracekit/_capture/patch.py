@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -28,6 +28,7 @@ __all__ = [
     "PatchStack",
     "ReversiblePatch",
     "Switch",
+    "imported_within",
     "loaded",
     "looking_like",
     "when_imported",
@@ -409,7 +410,8 @@ class _Announced:
         name, under_way = module.__name__, _imports.under_way
         under_way[name] = 0
         try:
-            self._loader.exec_module(module)
+            with _imports.around.get(name, nullcontext)():
+                self._loader.exec_module(module)
             under_way[name] = threading.get_ident()
             for then in [*_imports.waiting[name]]:
                 then()
@@ -422,6 +424,8 @@ class _Imports:
 
     def __init__(self) -> None:
         self.waiting: Final[dict[str, list[Callable[[], object]]]] = {}
+        #: The context in which a module is executed.
+        self.around: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {}
         #: The modules being imported, each with the thread for which it is already loaded.
         self.under_way: Final[dict[str, int]] = {}
         self._finding: Final = threading.local()
@@ -453,6 +457,15 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
         waiting.append(then)
     if _imports not in sys.meta_path:
         sys.meta_path.insert(0, _imports)
+
+
+def imported_within(name: str, context: Callable[[], AbstractContextManager[object]]) -> None:
+    """Execute module ``name`` in ``context()`` from now on, such as one without the hooks that it must not find."""
+    _imports.around[name] = context
+    when_imported(name, _nothing)
+
+
+def _nothing() -> None: ...
 
 
 def loaded(name: str) -> Any:

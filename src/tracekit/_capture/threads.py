@@ -436,11 +436,15 @@ _UNRECORDED: Final = "_tracekit_unrecorded"
 
 def kept_to_itself(kind: type[Any]) -> type[Any]:
     """Return a class of queues like ``kind``, for a library that hands nothing to the program through them: nothing is
-    recorded.
+    recorded. A class that is none of ``queue``'s is returned as it is.
 
     A connection pool moves dozens of items for one request, and each recorded method first has to find out who is
     calling.
     """
+    from queue import Queue
+
+    if not issubclass(kind, Queue):
+        return kind
     methods = {name: getattr(kind, name) for name in ("get", "put", "_get", "_put")}
     methods = {name: vars(method).get(_UNRECORDED, method) for name, method in methods.items()}
     about = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
