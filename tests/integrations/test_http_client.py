@@ -385,6 +385,28 @@ def test_telemetry(servers: Servers, instrumented: None, monkeypatch: pytest.Mon
     assert statuses == [200] * 4
 
 
+@pytest.mark.parametrize("then", [True, False])
+def test_telemetry_is_what_it_was_when_recorded(
+    servers: Servers, instrumented: None, monkeypatch: pytest.MonkeyPatch, then: bool
+) -> None:
+    """Whether a variable makes a host one of telemetry's is an input of the run, whatever it says where the replay runs."""
+
+    def set_to(mine: bool) -> None:
+        monkeypatch.setenv("LANGSMITH_ENDPOINT", servers.roots.http + ("" if mine else "/other"))
+
+    def program() -> Any:
+        return [requests.post(servers.roots.http + path, json={}).text for path in ("/runs/batch", "/echo")]
+
+    set_to(then)
+    run, saw = recorded(program)
+    assert types(run).count("http.request") == (1 if then else 2)
+    for now in (not then, then):
+        set_to(now)
+        again = replayed(run, program)
+        assert again[1] == saw[1]
+        assert again[0] == ("{}" if then else saw[0])
+
+
 def test_warm_and_cold_sessions(servers: Servers, instrumented: None) -> None:
     """A session that had its connections before the run, and one that has none, are recorded and replayed as one another; and a
     session that was replayed reaches its server again."""

@@ -7,6 +7,7 @@ import array
 import collections
 import contextlib
 import datetime
+import io
 import os
 import platform
 import random
@@ -44,6 +45,8 @@ def seen(value: Any) -> Any:
         return (kind, value.readonly, value.format, value.shape, value.tobytes())
     if isinstance(value, datetime.datetime | datetime.time):
         return (kind, repr(value.replace(tzinfo=None)), value.utcoffset(), value.tzname(), value.fold)
+    if isinstance(value, io.BytesIO | io.StringIO):
+        return (kind, value.tell(), value.read(), value.getvalue(), vars(value))
     if isinstance(value, sqlite3.Row):
         return (kind, value.keys(), tuple(value))
     if isinstance(value, os.stat_result):
@@ -53,6 +56,12 @@ def seen(value: Any) -> Any:
     if isinstance(value, int):
         return (kind, hex(value))
     return (kind, repr(value), getattr(value, "__dict__", None))
+
+
+def _half_read(value: Any) -> Any:
+    value.read(2)
+    value.name = "chart.png"
+    return value
 
 
 def _read_only() -> Any:
@@ -113,6 +122,10 @@ EXACT: dict[str, Callable[[], Any]] = {
     "empty": lambda: np.empty((0, 3), order="F"),
     "objects": lambda: np.array([1, "a", None], dtype=object),
     "objects in Fortran order": lambda: np.asfortranarray(np.array([[1, "a"], [None, 2]], dtype=object)),
+    "a file in memory": lambda: io.BytesIO(b"abc\xff"),
+    "a file in memory, half read": lambda: _half_read(io.BytesIO(b"abc")),
+    "a text in memory, half read": lambda: _half_read(io.StringIO("a\r\nbc", newline=None)),
+    "a text in memory with line ends": lambda: io.StringIO("a\r\nbc", newline=""),
     "a memoryview": lambda: memoryview(b"abc"),
     "a writable memoryview": lambda: memoryview(bytearray(b"abc")),
     "a memoryview of numbers": lambda: memoryview(array.array("i", [1, 2])),
@@ -251,6 +264,10 @@ def test_any_layout_of_an_array(data: st.DataObject) -> None:
         {"$t": "memoryview", "v": "AAAA", "format": "i", "shape": [1]},
         {"$t": "memoryview", "v": "AAAA", "format": "B", "shape": [-3]},
         {"$t": "memoryview", "v": "AAAA", "format": "<x", "shape": [3]},
+        {"$t": "BytesIO", "v": ["a"], "at": 0},
+        {"$t": "BytesIO", "v": [{"$t": "bytes", "v": "AAAA"}], "at": -1},
+        {"$t": "StringIO", "v": ["a", "b"], "at": 0},
+        {"$t": "StringIO", "v": ["a"], "at": "b"},
         {"$t": "set", "v": [0, 8], "order": [0, 0]},
         {"$t": "set", "v": [0, 8], "order": ["0", 1]},
         {"$t": "set", "v": [0, 8], "order": [1, 0], "slots": 10**9},

@@ -36,7 +36,8 @@ from ..errors import (
 )
 from .callers import called_back, telemetry
 from .guard import Attempt, everywhere, observe
-from .plugins import Claim, Dialect, Route, note_captured, resolve, shown
+from .inputs import is_own_variable
+from .plugins import Claim, Dialect, Route, base_url, note_captured, resolve, shown
 
 __all__ = [
     "AMBIENT",
@@ -1283,7 +1284,7 @@ def begin(
         return PASSING
     route = resolve(method, scheme, netloc, raw_path, about.agent)
     dialects = () if streamed else route.dialects
-    if not dialects and _is_ambient(route):
+    if not dialects and _is_ambient(route, scope):
         return _ambient(route) if scope.session.recording else AMBIENT
     bodies = scope.session.state.extras.of(Bodies) if dialects else None
     data: bytes | None
@@ -1353,9 +1354,20 @@ def names_model(path: str, model: str) -> bool:
     return deployment(path) is not None or path.endswith(f"/{model}") or f"/{model}/" in path or f"/{model}:" in path
 
 
-def _is_ambient(route: Route) -> bool:
-    """Return whether a request is telemetry (unless it is a model call): by its endpoint, or by the code that sends it."""
-    return route.ambient or telemetry() is not None
+def _is_ambient(route: Route, scope: Scope | None = None) -> bool:
+    """Return whether a request is telemetry (unless it is a model call): by its endpoint, or by the code that sends it.
+
+    That a variable names its endpoint is an input of the run: a replay answers what the recording has answered.
+    """
+    if route.ambient is True or telemetry() is not None:
+        return True
+    for variable, bases in route.ambient.items():
+        base = base_url(variable)
+        if scope is not None:
+            base = scope.session.input_read(scope, "endpoint", variable, base, own=is_own_variable(variable))
+        if base in bases:
+            return True
+    return False
 
 
 def _ambient(route: Route) -> str:

@@ -46,6 +46,7 @@ __all__ = [
     "bytes_of",
     "follow_directory",
     "hooks",
+    "is_own_variable",
     "look_around",
 ]
 
@@ -131,6 +132,11 @@ class _Written:
 
 
 _written: Final = _Written()
+
+
+def is_own_variable(name: str) -> bool:
+    """Return whether the program has set or deleted this variable itself."""
+    return name in _written.names
 
 
 class _Iterated(threading.local):

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from .. import _reality
 from .._announced import announced
@@ -617,6 +617,7 @@ class Route:
 
     ``url`` is how it is recorded: without user names, and with secrets in the query replaced. ``target`` is the same
     without ``origin``: a model call is identified by what is requested, not by the gateway it goes through.
+    ``ambient`` are the variables of which one with this base URL makes it telemetry; true if it is that anyhow.
     """
 
     __slots__ = ("ambient", "dialects", "name", "origin", "path", "sdk", "sdk_version", "side_effect", "target", "url")
@@ -628,7 +629,7 @@ class Route:
         path: str,
         target: str,
         *,
-        ambient: bool,
+        ambient: Literal[True] | Mapping[str, tuple[str, ...]],
         dialects: tuple[Dialect, ...],
         side_effect: str,
         sdk: str | None,
@@ -736,7 +737,7 @@ def _route(method: str, scheme: bytes, netloc: bytes, raw_path: bytes, agent: by
         f"{scheme.decode('ascii', 'replace')}://{host}",
         path,
         path + mark + query,
-        ambient=any(_is_ambient(entry, method, host, path) for entry in _ambient()),
+        ambient=_ambient(method, host, path),
         dialects=(
             *(d for i in own for d in i.dialects if d.claims(method, path, True)),
             *(d for i in others for d in i.dialects if d.claims(method, path, False)),
@@ -787,25 +788,33 @@ def _fits(pattern: str, method: str, host: str, path: str) -> bool:
     return fnmatchcase(host + path, where) or fnmatchcase(host.partition(":")[0] + path, where)
 
 
-def _ambient() -> list[Ambient]:
-    entries = [entry for integration in _integrations.values() for entry in integration.ambient]
-    for entry in list(entries):
-        base = os.environ.get(entry.variable or "", "") if entry.variable else ""
-        if base:
-            from urllib.parse import urlsplit
+def _ambient(method: str, host: str, path: str) -> Literal[True] | Mapping[str, tuple[str, ...]]:
+    """Return whether a request is telemetry; else the base URLs, without a scheme, that would make it so, by variable."""
+    bases: dict[str, tuple[str, ...]] = {}
+    for integration in _integrations.values():
+        for entry in integration.ambient:
+            if entry.methods and method not in entry.methods:
+                continue
+            if path.startswith(entry.path) and _is_host(entry.host, host):
+                return True
+            at = path.find(entry.path)
+            if entry.variable and at >= 0:
+                bases[entry.variable] = (*bases.get(entry.variable, ()), host + path[:at])
+    return bases
 
-            parts = urlsplit(base)
-            host, path = parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/") + entry.path
-            entries.append(Ambient(host, path, methods=entry.methods))
-    return entries
 
+def base_url(variable: str) -> str | None:
+    """Return the base URL that an environment variable names: host and path, without user name and scheme."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    from urllib.parse import urlsplit
 
-def _is_ambient(entry: Ambient, method: str, host: str, path: str) -> bool:
-    if entry.methods and method not in entry.methods:
-        return False
-    if not path.startswith(entry.path):
-        return False
-    return _is_host(entry.host, host)
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return None
+    return parts.netloc.rpartition("@")[2].lower() + parts.path.rstrip("/")
 
 
 def _is_host(pattern: str, host: str) -> bool:

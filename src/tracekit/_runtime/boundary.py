@@ -34,6 +34,7 @@ Status = Literal["captured", "ambient", "refused", "noted"]
 OBSERVED: Final = (
     "connect",
     "directory",
+    "endpoint",
     "environment",
     "file",
     "fork",

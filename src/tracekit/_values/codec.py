@@ -679,6 +679,18 @@ def _row(walk: Walk, value: Any, depth: int) -> Tree:
     return {"$t": "sqlite_row", "c": walk.items(names, depth + 1), "v": walk.items(tuple(value), depth + 1)}
 
 
+def _memory_file(walk: Walk, value: Any, depth: int) -> Tree:
+    """Encode a file in memory (``io.BytesIO``, ``io.StringIO``): what is in it, where it is read next, attributes such as
+    a name."""
+    if value.closed:
+        return walk.opaque(value, "it is closed")
+    *state, at, attributes = value.__getstate__()
+    tree: dict[str, Any] = {"$t": type(value).__name__, "v": walk.items(state, depth + 1), "at": at}
+    if attributes:
+        tree["s"] = walk.mapping(attributes.items(), depth + 1)
+    return tree
+
+
 def _url(walk: Walk, value: Any, depth: int) -> Tree:
     """Encode a URL of pydantic, if the same comes from its text."""
     inner, text = state_of(value).get("_url", value), str(value)
@@ -749,6 +761,8 @@ _BY_NAME: Final[dict[str, Handler]] = {
     **{f"builtins:{kind}_{name}": _view(name) for kind in ("dict", "odict") for name in ("keys", "values", "items")},
     "builtins:mappingproxy": _when_made_again(_simple("mappingproxy", lambda value: value.copy())),
     "sqlite3:Row": _when_made_again(_row),
+    "_io:BytesIO": _when_made_again(_memory_file),
+    "_io:StringIO": _when_made_again(_memory_file),
     "pydantic_core._pydantic_core:Url": _when_made_again(_url),
     "pydantic_core._pydantic_core:MultiHostUrl": _when_made_again(_url),
     "pydantic.types:SecretStr": _when_made_again(_secret),

@@ -334,6 +334,15 @@ def _decode_memoryview(decoder: Decoder, tree: dict[str, Tree], depth: int) -> A
     return value.cast(form, shape) if data else value.cast(form)
 
 
+def _decode_memory_file(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
+    import io
+
+    value = io.BytesIO() if tree["$t"] == "BytesIO" else io.StringIO()
+    attributes = decoder.mapping(tree["s"], depth) if "s" in tree else None
+    value.__setstate__((*decoder.items(tree["v"], depth + 1), tree["at"], attributes))
+    return value
+
+
 def _decode_timezone(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     offset = _REAL["timedelta"](*_ints(decoder, tree["v"], 3, depth))
     if tree.get("name") is not None:
@@ -761,6 +770,8 @@ REBUILD: Final[dict[str, Rebuild]] = {
     "view": _decode_view,
     "mappingproxy": _decode_proxy,
     "sqlite_row": _decode_row,
+    "BytesIO": _decode_memory_file,
+    "StringIO": _decode_memory_file,
     "url": _decode_url,
     "secret": _decode_secret,
 }
