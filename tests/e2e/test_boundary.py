@@ -144,6 +144,43 @@ def test_what_is_not_captured_is_named_when_it_is_recorded(name: str, place: Pla
     assert "live-call-blocked" in replay.stderr
 
 
+def test_asking_for_the_files_of_a_running_process(place: Place) -> None:
+    """When a file that a process makes while it runs is there is a matter of chance: the recording names the lines that saw
+    it, and the verdict does not know. What the program or its tools make meanwhile, what is read once, and what was there, is
+    not named."""
+    place.program(
+        BEGIN.replace("int(sys.argv[1])", "1")
+        + """
+@traced_tool(side_effect="reversible")
+def write(name):
+    open(name, "w").close()
+
+process = subprocess.Popen("touch out; mkdir more; echo made; read more; touch late", shell=True, stdin=-1, stdout=-1)
+process.stdout.readline()
+write("by a tool")
+open("mine", "w").close()
+os.mkdir("my own")
+for name in ("agent.py", "by a tool", "mine", "my own", "not there"):
+    os.path.exists(name)
+found = [os.listdir("."), open("out").read()]
+saw = os.path.exists("out")  # seen
+os.stat("more")  # seen
+process.communicate(b"x")
+os.path.exists("out")
+os.listdir(".")
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    text = (place.directory / "agent.py").read_text().splitlines()
+    lines = [at for at, line in enumerate(text, 1) if line.endswith("# seen")]
+    told = [line for line in done.stderr.splitlines() if "which a process changes while it runs" in line]
+    assert [line.rpartition(":")[2] for line in told] == [f"{at})" for at in lines], done.stderr
+    assert all("a replay may differ: looking at " in line for line in told)
+    answer = why(place)["can_be_replayed"]
+    assert (answer["answer"], {one["code"] for one in answer["reasons"]}) == (None, {"uncaptured"})
+
+
 def test_what_is_captured_or_accounted_for_is_not_in_the_list(place: Place, server: Server) -> None:
     """The list leaves out the sockets of captured model and HTTP calls, whatever a traced tool does, socket pairs, and
     processes that join the run."""

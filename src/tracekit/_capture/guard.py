@@ -167,7 +167,9 @@ def _canonical(host: str) -> str | None:
 # class derived from ``_socket.socket``, is seen like any other.
 
 #: A replay does not block an ``act``: only sessions in which nothing at all is allowed are asked about it.
-Kind = Literal["connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "act"]
+Kind = Literal[
+    "connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "look", "act"
+]
 
 
 class Attempt:
@@ -544,6 +546,8 @@ class Caller:
             return True
         if kind == "stdin":  # the pipes of a process are the process's
             return self.keeps or "asyncio.base_subprocess" in self._standard
+        if kind == "look":
+            return False
         if kind in ("file", "act"):
             return self._nearest.startswith(_KEEPS_RUNS)
         return self._nearest.startswith(_DEBUGGERS) or self._plumbing(kind)

@@ -31,7 +31,7 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import LeftStates, OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
-from .guard import Attempt, allow, cross, read_from, temporary_directories
+from .guard import Attempt, allow, cross, observe, read_from, temporary_directories
 from .in_place import CodeExchange
 from .patch import AtRestore, AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
@@ -66,7 +66,9 @@ _PASS_THROUGH: Final = frozenset({
     "glob", "fnmatch", "contextlib", __name__,
 })  # fmt: skip
 #: Those through which it reads a variable: ``os.path.expandvars``, too.
-_WITH_PATHS: Final = _PASS_THROUGH | {"posixpath", "ntpath"}
+_WITH_PATHS: Final = _PASS_THROUGH | {"posixpath", "ntpath", "genericpath"}
+#: Those through which it asks about a file.
+_OF_PATHS: Final = _WITH_PATHS - {__name__}
 _WRITING: Final = frozenset("wax+")
 #: Packages that inspect the program, and read its code.
 _INSPECTORS: Final = frozenset({
@@ -306,8 +308,6 @@ class _Files:
         self.trees: Final[dict[str, _Tree | None]] = {}
         #: Where open steps that have changed the current directory had begun.
         self.gone: Final[dict[int, str]] = {}
-        #: Open steps in which a process was started, and the directory that is scanned when they end.
-        self.watched: Final[set[tuple[int, str]]] = set()
         self.lock: Final = threading.RLock()
 
     def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
@@ -329,6 +329,26 @@ class _Files:
         can be replayed elsewhere."""
         inside = where == self.directory or where.startswith(self.directory + os.sep)
         return (os.path.relpath(where, self.directory) if inside else where), inside
+
+
+class _Running:
+    """The processes of a run that are running, as far as the directories in which they run are scanned."""
+
+    def __init__(self) -> None:
+        #: Open steps in which a process was started, and the directory that is scanned when they end.
+        self.watched: Final[set[tuple[int, str]]] = set()
+        #: What has been changed meanwhile: by steps, and by such a process itself.
+        self.by_steps: Final[set[str]] = set()
+        self.by_itself: Final[set[str]] = set()
+        #: What the program has found when it last read a file or directory meanwhile.
+        self.looks: Final[dict[str, object]] = {}
+
+    def ends(self, step: int, root: str) -> None:
+        """Note that the process of a step has ended."""
+        self.watched.discard((step, root))
+        if not self.watched:
+            for known in (self.by_steps, self.by_itself, self.looks):
+                known.clear()
 
 
 class _Descriptors:
@@ -501,6 +521,7 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
         name, inside = files.named(where)
         name = name.replace(f"/proc/{os.getpid()}/", "/proc/self/")
         keep = scope.session.recording and (inside or own.made_around(where))
+        _look_meanwhile(scope, where, read=True)
         value = None if file is None else _state(files, name, file if type(file) is int else file.fileno(), keep)
     except Exception:  # observing never breaks the program
         return None if file is None else _AS_IT_IS
@@ -556,6 +577,7 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> s
                     _keep(scope, files, where, whole, native)
             if scope.live:
                 own.discard(where)
+                scope.session.state.extras.of(_Running).by_steps.add(where)
                 _changes(scope, files, where)
             else:
                 own.add(where)
@@ -852,11 +874,12 @@ def _version_at(path: str) -> tuple[int, ...]:
 
 def _watch(scope: Scope, files: _Files, root: str, step: int) -> None:
     """Scan a directory now and before the outcome of ``step``."""
-    if (step, root) not in files.watched and _look(scope, files, root, None):
-        files.watched.add((step, root))
+    running = scope.session.state.extras.of(_Running)
+    if (step, root) not in running.watched and _look(scope, files, root, None):
+        running.watched.add((step, root))
 
         def look(inside: Scope) -> None:
-            files.watched.discard((step, root))
+            running.ends(step, root)
             _look(inside, files, root, step)
 
         _before_outcome(scope, step, look)
@@ -881,6 +904,9 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
         then, since = before.versions, now.versions
         changed = [] if then == since else sorted({path for path, _ in then.items() ^ since.items()})
         own = scope.session.state.extras.of(OwnFiles)
+        running = scope.session.state.extras.of(_Running)
+        if step is None and running.watched:
+            running.by_itself.update({*changed} - own.paths - running.by_steps)
         for path in changed:
             if path not in files.found and root not in own.made:
                 files.found.add(path)
@@ -890,6 +916,76 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
             own.paths.difference_update(changed)
             _leave(scope, files, changed)
         return True
+
+
+# What a process changes while it runs is brought back in a replay at its end, since only then it is known. So a program that
+# asks again and again whether there is a file sees it then, and not in the round in which it saw it in the recording.
+
+
+def _asking(original: Any) -> Any:
+    """Wrap ``os.stat`` and its like."""
+
+    @wraps(original)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        scope = current.get()
+        path = args[0] if args else kwargs.get("path")
+        if scope is None or scope.live or not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd"):
+            return original(*args, **kwargs)
+        watched = scope.session.state.extras.of(_Running).watched
+        if not watched or not scope.session.recording or not asked_by_user(_OF_PATHS):
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _look_meanwhile(scope, path)
+
+    return ask
+
+
+@_reality.off_loop()
+def _look_meanwhile(scope: Scope, path: Any, *, names: list[str] | None = None, read: bool = False) -> None:
+    """Note that the program sees what a running process has changed.
+
+    What it reads (the ``names`` in a directory, or a file) is in the trace: that counts when it has read something else
+    before.
+    """
+    running = scope.session.state.extras.of(_Running)
+    if not running.watched or not scope.session.recording:
+        return
+    with suppress(Exception):  # observing never breaks the program
+        with _no_part_of_the_run():
+            files = scope.session.state.extras.of(_Files)
+            where = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            if read:
+                now = _version_at(where) if names is None else tuple(sorted(names))
+                before = running.looks.setdefault(where, now)
+                running.looks[where] = now
+                if before == now:
+                    return
+            seen = [where] if names is None else [os.path.join(where, name.rstrip("/")) for name in names]
+            own = scope.session.state.extras.of(OwnFiles).paths
+            if all(
+                one in own or one in running.by_steps or not _changed_meanwhile(running, files, one) for one in seen
+            ):
+                return
+            name = files.named(where)[0]
+        observe(Attempt("look", "os.stat", f"{name}, which a process changes while it runs"))
+
+
+def _changed_meanwhile(running: _Running, files: _Files, where: str) -> bool:
+    """Return whether a file was changed, or a directory made, since a process that is running has begun."""
+    if where in running.by_itself:
+        return True
+    for _, root in running.watched:
+        tree = files.trees.get(root)
+        if tree is None or not where.startswith(root + os.sep):
+            continue
+        if not _SKIPPED_DIRECTORIES.isdisjoint(where[len(root) :].split(os.sep)):
+            continue
+        now = (0,) if os.path.isdir(where) and not os.path.islink(where) else _version_at(where)
+        if tree.versions.get(where, ()) != now:
+            return True
+    return False
 
 
 def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
@@ -1084,6 +1180,7 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
         if installed(where):
             return names
         name, _ = files.named(where)
+        _look_meanwhile(scope, where, names=names or [], read=True)
     except Exception:  # observing never breaks the program
         return names
     found = scope.session.input_read(scope, kind, name, names, own=False)
@@ -1466,6 +1563,7 @@ def _always() -> list[ReversiblePatch]:
         *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
         *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
         LatePatch(os, "mkdir", _making),
+        *(LatePatch(os, name, _asking) for name in ("stat", "lstat", "access")),
         AtRestore("files read", _forget),
     ]
 

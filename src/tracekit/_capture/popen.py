@@ -1131,20 +1131,33 @@ def _prepare(original: Any) -> Any:
     return get_preparation_data
 
 
-def _taking(original: Any) -> Any:
-    """Note that this process takes items of a queue between processes: if another one does, too, chance decides which
-    gets which."""
+def _shared(operation: str) -> Callable[[Any], Any]:
+    """Return a wrapper that notes that this process uses a queue between processes: if two take items from it, or put
+    some into it, their order is a matter of chance."""
 
-    @functools.wraps(original)
-    def get(self: Any, *args: Any, **options: Any) -> Any:
-        if current.get() is not None and by_user():
-            with suppress(OSError, AttributeError):  # it is closed, or one of another kind
-                about = os.fstat(self._reader.fileno())
-                pipe = f"the queue with pipe {about.st_ino}"
-                guard.observe(Attempt("queue", "Queue.get", pipe), by=self)
-        return original(self, *args, **options)
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def move(self: Any, *args: Any, **options: Any) -> Any:
+            if current.get() is not None and by_user():
+                with suppress(OSError, AttributeError):  # it is closed, or one of another kind
+                    about = os.fstat(self._reader.fileno())
+                    pipe = f"the queue with pipe {about.st_ino}"
+                    guard.observe(
+                        Attempt("queue", operation, pipe), by=_uses.setdefault(self, {}).setdefault(operation, _Use())
+                    )
+            return original(self, *args, **options)
 
-    return get
+        return move
+
+    return make
+
+
+class _Use:
+    """One way in which this process uses a queue, which is noted once."""
+
+
+#: These, by queue and operation.
+_uses: Final[weakref.WeakKeyDictionary[Any, dict[str, _Use]]] = weakref.WeakKeyDictionary()
 
 
 # -- patches -----------------------------------------------------------------------------------------------------------
@@ -1154,8 +1167,11 @@ entrances: Final = (
     ("subprocess", "Popen", "__init__", _popen),
     ("multiprocessing.process", "BaseProcess", "start", _start),
     ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
-    ("multiprocessing.queues", "Queue", "get", _taking),
-    ("multiprocessing.queues", "SimpleQueue", "get", _taking),
+    *(
+        ("multiprocessing.queues", queue, name, _shared(f"Queue.{name}"))
+        for queue, names in (("Queue", ("get", "put")), ("JoinableQueue", ("put",)), ("SimpleQueue", ("get", "put")))
+        for name in names
+    ),
     *status_entrances,
     *pools,
 )

@@ -22,7 +22,7 @@ from .._journal import store as files
 from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, segment_in
 from .._lazy import NamedTuple, expression
-from .._runtime.boundary import Crossing, crossings_of, reaches_the_network, sentences, shared_queues, uncaptured
+from .._runtime.boundary import Crossing, by_chance, crossings_of, reaches_the_network, sentences, uncaptured
 from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -160,7 +160,7 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
             meta["boundary"] = boundary.as_dict()
         meta["wrote"] = session.state.extras.of(OwnFiles).lasting
         crossed = [boundary.crossings, *_crossed_in(end.segments)]
-        lacking = [*uncaptured(chain(*crossed)), *shared_queues(crossed)]
+        lacking = [*uncaptured(chain(*crossed)), *by_chance(crossed)]
         session.report.note(
             sentences(lacking, _LINES),
             reached_out=any(reaches_the_network(one) for one in lacking),

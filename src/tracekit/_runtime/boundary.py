@@ -17,11 +17,11 @@ __all__ = [
     "Boundary",
     "Crossing",
     "Status",
+    "by_chance",
     "crossing_of",
     "crossings_of",
     "reaches_the_network",
     "sentences",
-    "shared_queues",
     "uncaptured",
 ]
 
@@ -57,6 +57,7 @@ _WORDS: Final = {
     "connect": "a connection to",
     "fork": "a fork of",
     "listen": "listening on",
+    "look": "looking at",
     "lookup": "a look-up of",
     "native": "a call of",
     "process": "the process",
@@ -64,6 +65,10 @@ _WORDS: Final = {
     "send": "sending to",
     "stdin": "reading",
 }
+#: Crossings of which a replay does not lack anything but the moment, which was a matter of chance.
+_BY_CHANCE: Final = frozenset(("look", "queue"))
+#: The operation that puts an item into a queue between processes. Any other one takes one.
+_PUTS: Final = "Queue.put"
 #: How many targets of one kind and line get an entry each. Further ones are counted under one more target, ``_OTHERS``.
 _TARGETS: Final = 100
 _OTHERS: Final = "others"
@@ -317,26 +322,32 @@ def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collec
 
 def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
     """Return what a replay would lack: crossings noted and not captured, and refused ones; not a look-up followed by a
-    connection. What depends on other processes is left to ``shared_queues``."""
+    connection. What a replay does, too, but perhaps at another moment, is left to ``by_chance``."""
     found = [
         one
         for one in crossings
-        if one.status in ("noted", "refused") and one.kind != "queue" and one.times > one.captured
+        if one.status in ("noted", "refused") and one.kind not in _BY_CHANCE and one.times > one.captured
     ]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
     return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
 
 
-def shared_queues(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:
-    """Return those queues from which more than one process took items, given the crossings of each process: chance
-    decided which got which."""
-    first: dict[str, Crossing] = {}
-    shared: dict[str, Crossing] = {}
+def by_chance(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:
+    """Return the crossings, of those of each process, that chance decided: looking at a file that a running process
+    changed, and taking items from a queue from which another process takes some, too, or into which several put them."""
+    looks: dict[tuple[str, str | None], Crossing] = {}
+    taken: dict[str, list[Crossing]] = {}
+    put: Counter[str] = Counter()
     for crossings in processes:
-        own = {one.target: one for one in crossings if one.kind == "queue"}
-        shared.update((target, first[target]) for target in own if target in first)
-        first = {**own, **first}
-    return [*shared.values()]
+        own = [*crossings]
+        looks.update(((one.target, one.where), one) for one in own if one.kind == "look")
+        queues = {(one.target, one.operation): one for one in reversed(own) if one.kind == "queue"}
+        for (target, operation), one in queues.items():
+            if operation == _PUTS:
+                put[target] += 1
+            else:
+                taken.setdefault(target, []).append(one)
+    return [*looks.values(), *(one[0] for target, one in taken.items() if len(one) > 1 or put[target] > 1)]
 
 
 def reaches_the_network(one: Crossing) -> bool:
@@ -359,8 +370,9 @@ def sentences(found: Sequence[Crossing], most: int) -> list[str]:
 def _sentence(one: Crossing) -> str:
     if one.status == "refused":
         return f"refused, and by a replay too: {one.text}"
-    if one.kind == "queue":
-        return f"not captured, and a replay may differ: {one.text}, which several processes share"
+    if one.kind in _BY_CHANCE:
+        shared = ", which several processes share" if one.kind == "queue" else ""
+        return f"not captured, and a replay may differ: {one.text}{shared}"
     more = ""
     if one.lane is not None:
         more = ", which did not join the run"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .._journal.entry import READS, SINGLES, family_of, imported_from, info_of, meta_of
 from .._lazy import NamedTuple
 from ..errors import InexactReplayError
-from .boundary import OBSERVED, Crossing, crossings_of, shared_queues, uncaptured
+from .boundary import OBSERVED, Crossing, by_chance, crossings_of, uncaptured
 from .recovered import RecoveredLog, RecoveredStep
 from .report import MOST
 
@@ -331,7 +331,7 @@ def judge(files: Sequence[File]) -> RunVerdict:
         unseen = [_INPUTS_NOT_OBSERVED]
     return RunVerdict(
         _judgement(
-            [*_against_a_replay(read), *_uncaptured(crossed, shared_queues(crossings))],
+            [*_against_a_replay(read), *_uncaptured(crossed, by_chance(crossings))],
             unseen,
             _NOTHING_LACKING,
         ),
@@ -513,9 +513,9 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
 _Crossed = Sequence[tuple[_Read, Crossing]]
 
 
-def _uncaptured(crossed: _Crossed, queues: Sequence[Crossing]) -> Iterator[tuple[bool | None, Reason]]:
-    """Yield the boundary crossings that a replay would lack. Listening, what may not belong to the run, and ``queues`` of
-    which several processes took items, are uncertain."""
+def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple[bool | None, Reason]]:
+    """Yield the boundary crossings that a replay would lack. Listening, what may not belong to the run, and what ``chance``
+    decided, are uncertain."""
     for one, crossing in crossed:
         facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
         if crossing.status == "refused":
@@ -527,8 +527,13 @@ def _uncaptured(crossed: _Crossed, queues: Sequence[Crossing]) -> Iterator[tuple
             why = "did not join the run" if crossing.lane is not None else "was not captured"
             says = None if crossing.kind == "listen" else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
-    for crossing in queues:
-        text = f"{crossing.text}: which process got which item was not captured"
+    for crossing in chance:
+        what = (
+            "in which order, and which process got which item,"
+            if crossing.kind == "queue"
+            else "when it was as the program found it"
+        )
+        text = f"{crossing.text}: {what} was not captured"
         yield None, Reason("uncaptured", text, {"kind": crossing.kind, "where": crossing.where})
 
 

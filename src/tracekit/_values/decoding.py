@@ -337,7 +337,7 @@ def _decode_memoryview(decoder: Decoder, tree: dict[str, Tree], depth: int) -> A
 def _decode_memory_file(decoder: Decoder, tree: dict[str, Tree], depth: int) -> Any:
     import io
 
-    value = io.BytesIO() if tree["$t"] == "BytesIO" else io.StringIO()
+    value: Any = io.BytesIO() if tree["$t"] == "BytesIO" else io.StringIO()
     attributes = decoder.mapping(tree["s"], depth) if "s" in tree else None
     value.__setstate__((*decoder.items(tree["v"], depth + 1), tree["at"], attributes))
     return value

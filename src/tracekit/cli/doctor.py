@@ -96,6 +96,7 @@ _CROSSED: Final = {
     "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
     "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
     "listen": "open the server outside the run, and record each request that it serves with a record() of its own",
+    "look": f"wait for the process or for its output, instead of asking for its files; or start it {_IN_A_TOOL}",
     "lookup": f"look it up {_IN_A_TOOL}",
     "native": f"call it {_IN_A_TOOL}",
     "queue": "give each process a queue of its own, or use a pool: which process gets which item is a matter of chance",
@@ -160,8 +161,9 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
             where, mend = places.get(step.place), _of_process(step)
             yield Finding("undeclared", text, where, mend, view.run_id, step.place, f"{step.name}: {mend}")
     for reason in view.verdict.can_be_replayed.reasons:
-        if reason.facts.get("kind") == "queue":  # known only from all processes together
-            yield Finding("queue", reason.text, reason.facts["where"], _CROSSED["queue"], view.run_id)
+        kind = reason.facts.get("kind")
+        if kind in ("look", "queue"):  # known only from all processes together
+            yield Finding(kind, reason.text, reason.facts["where"], _CROSSED[kind], view.run_id)
             continue
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
             continue
