@@ -808,6 +808,7 @@ _LARGE_PAGE = 2 << 20
 def _make_lazy_things() -> None:
     """What tracekit and the standard library make when it is first used, and what is the same whoever uses it: names, regular expressions,
     the modules of integrations. No run is made: the first of a program is the first of its process."""
+    from tracekit import _sources
     from tracekit._capture import inputs, plugins
     from tracekit._lazy import _Expression
     from tracekit._runtime.redaction import Redactor
@@ -831,6 +832,9 @@ def _make_lazy_things() -> None:
         if type(one) is _Expression:
             assert one.pattern
     inputs._holds_credentials("a.txt")
+    for module in [*sys.modules.values()]:  # whose a file is, says its path alone
+        if isinstance(file := getattr(module, "__file__", None), str):
+            _sources.is_user_code(file)
     inspect.signature(len)
     plugins.discover()
     plugins.discover.cache_clear()  # it says what the path of a program has
@@ -839,23 +843,27 @@ def _make_lazy_things() -> None:
 
 
 def _remember_packages() -> None:
-    """Read once what the packages announce that every program finds; whoever installs one changes its directory."""
+    """Read once what the packages announce that every program finds; whoever installs one changes its directory. The scratch layer of a
+    replay gives a directory another number, not another name."""
     from tracekit import _announced
 
-    read, fstat = _announced._packages, os.fstat
+    read, fstat, readlink = _announced._packages, os.fstat, os.readlink
     remembered = {}
 
-    def key(directory: int) -> tuple[int, int, int]:
-        status = fstat(directory)
-        return status.st_dev, status.st_ino, status.st_mtime_ns
+    def key(directory: int) -> tuple[str, int]:
+        return readlink(f"/proc/self/fd/{directory}"), fstat(directory).st_mtime_ns
 
     def packages(directory: int) -> list[tuple[str, str, bytes]]:
-        found = remembered.get(key(directory))
+        try:
+            found = remembered.get(key(directory))
+        except OSError:  # a system without such names
+            found = None
         return read(directory) if found is None else found
 
     for folder in filter(os.path.isdir, _PATH):
         directory = os.open(folder, os.O_RDONLY)
-        remembered[key(directory)] = read(directory)
+        with suppress(OSError):
+            remembered[key(directory)] = read(directory)
         os.close(directory)
     _announced._packages = packages
 
