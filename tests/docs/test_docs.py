@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.docs.cli_help import PAGE as CLI_PAGE
 from tests.docs.cli_help import pasted, text_of
 from tests.support import processes
 from tests.support.pages import Block, blocks, missing, same
-from tests.support.processes import SDKS, python
+from tests.support.processes import PYTEST, SDKS, python
 from tracekit.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,8 @@ def run_page(page: str, directory: Path) -> str | None:
     environment["PYTHONPATH"] = os.pathsep.join(places)
     # Plugins of other libraries: seconds of imports for each pytest that a page runs.
     environment["PYTEST_ADDOPTS"] = "-p no:langsmith_plugin -p no:asyncio -p no:randomly -p no:hypothesispytest"
-    line = ("-m", "tests.support.pages", str(ROOT / page), str(directory), *processes.command(imports=SDKS))
+    starts = (shlex.join(processes.command(imports=imports)) for imports in (SDKS, PYTEST))
+    line = ("-m", "tests.support.pages", str(ROOT / page), str(directory), *starts)
     done = python(*line, env=environment, timeout=110, imports=SDKS)
     return None if done.returncode == 0 else done.stderr
 

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.pages import commands_on_path
-from tests.support.processes import SDKS, command, python
+from tests.support.processes import PYTEST, SDKS, command, python
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def test_the_commands_of_the_page_work_as_written(tmp_path: Path) -> None:
     written = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
     commands = [line.removeprefix("$ ").replace("/tmp/", f"{tmp_path}/") for line in written if line.startswith("$ ")]
     variables = {name: value for name, value in os.environ.items() if name not in ("TRACEKIT_DIR", "CI")}
-    ours = commands_on_path(tmp_path / "bin", command(imports=SDKS))
+    ours = commands_on_path(tmp_path / "bin", command(imports=SDKS), command(imports=PYTEST))
     variables["PATH"] = f"{ours}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-ec", "\n".join(commands)],

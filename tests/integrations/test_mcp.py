@@ -97,12 +97,13 @@ def test_over_http(kind: str, ledger: Path, tmp_path: Path) -> None:
     assert asked(ledger) == before
 
 
-def test_over_standard_input(ledger: Path, tmp_path: Path) -> None:
+def test_over_standard_input(stdio: list[str], ledger: Path, tmp_path: Path) -> None:
     """The same holds if the program imports the SDK during the run and starts the server as a process: no process is
     started, and its command need not exist."""
-    script = tmp_path / "server.py"
-    script.write_text(Path(SERVER).read_text())
-    arguments = ("everything", "stdio", str(script), str(ledger))
+    *options, script, address, server, _ = stdio
+    copy = tmp_path / "server.py"
+    copy.write_text(Path(script).read_text())
+    arguments = ("everything", *options, str(copy), address, server, str(ledger))
     recording = tracekit_of(tmp_path, "run", "-m", PROGRAM, *arguments, fresh=True)
     assert recording.returncode == 0, recording.stderr
     assert "not captured" not in recording.stderr
@@ -110,7 +111,7 @@ def test_over_standard_input(ledger: Path, tmp_path: Path) -> None:
     assert sorted(before) == sorted(
         ["started", "look_up river", "book 0A", "book 1A", "book 2A", "refuse full", "travel", "rules", "greeting Ada"]
     )
-    script.unlink()
+    copy.unlink()
     again = tracekit_of(tmp_path, "replay", "last", fresh=True)
     assert (again.returncode, again.stdout) == (0, recording.stdout), again.stderr
     assert asked(ledger) == before
@@ -251,13 +252,8 @@ def test_killed_in_a_call(ledger: Path, tmp_path: Path) -> None:
     run is not resumed."""
     (tmp_path / "crashing.py").write_text(CRASHING)
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TRACEKIT_DIR": str(tmp_path)}
-    killed = subprocess.run(
-        [sys.executable, str(tmp_path / "crashing.py"), "stdio", SERVER, str(ledger)],
-        cwd=ROOT,
-        env=variables,
-        capture_output=True,
-        check=False,
-    )
+    line = (str(tmp_path / "crashing.py"), "stdio", SERVER, str(ledger))
+    killed = python(*line, cwd=ROOT, env=variables, imports=IMPORTS, seeds=("0",))  # a fork is the server's parent
     assert killed.returncode == -9, killed.stderr
     [decision] = recovery.scan(tmp_path)
     [path] = (tmp_path / "runs").glob("*.jsonl")

@@ -1,4 +1,4 @@
-"""The examples of a Markdown page, run in order in a process of their own: ``python -m tests.support.pages PAGE DIRECTORY PYTHON…``.
+"""The examples of a Markdown page, run in order in a process of their own: ``python -m tests.support.pages PAGE DIRECTORY PYTHON PYTEST``.
 
 A fenced block is told what to do by a comment right before it:
 
@@ -221,28 +221,32 @@ class Page:
         return f"it printed {line!r}" if missing(shown, line) else None
 
 
-def commands_on_path(directory: Path, python: Sequence[str]) -> str:
-    """A directory with ``tracekit``, ``python`` and ``pytest`` of the interpreter that is started so; to be put before ``PATH``."""
+def commands_on_path(directory: Path, python: Sequence[str], pytest: Sequence[str]) -> str:
+    """A directory with ``tracekit`` and ``python`` of the interpreter that is started so, and ``pytest`` of the other one; to be put before
+    ``PATH``."""
     directory.mkdir()
     # The interpreter may have imported what a plugin of pytest consists of.
     loaded = "-W ignore::pytest.PytestAssertRewriteWarning"
-    for name, code in (
-        ("python", '"$@"'),
-        ("tracekit", '-c \'from tracekit.cli import main; main(prog_name="tracekit")\' "$@"'),
-        ("pytest", f'-m pytest -p no:cacheprovider {loaded} "$@"'),
+    for name, start, code in (
+        ("python", python, '"$@"'),
+        ("tracekit", python, '-c \'from tracekit.cli import main; main(prog_name="tracekit")\' "$@"'),
+        ("pytest", pytest, f'-m pytest -p no:cacheprovider {loaded} "$@"'),
     ):
         script = directory / name
-        script.write_text(f"#!/bin/sh\nexec {shlex.join(python)} {code}\n")
+        script.write_text(f"#!/bin/sh\nexec {shlex.join(start)} {code}\n")
         script.chmod(0o755)
     return str(directory)
 
 
 def main() -> None:
-    """Run one page in a directory, with the command line of Python; exit status 0, or 1 with what was wrong on stderr."""
+    """Run one page in a directory, with the command lines of Python and of the one for pytest; exit status 0, or 1 with what was wrong
+    on stderr."""
     page, directory = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     place = directory / "page"
     place.mkdir()
-    os.environ["PATH"] = commands_on_path(directory / "bin", sys.argv[3:]) + os.pathsep + os.environ["PATH"]
+    os.environ["PATH"] = (
+        commands_on_path(directory / "bin", *map(shlex.split, sys.argv[3:])) + os.pathsep + os.environ["PATH"]
+    )
     os.environ["TERM"], os.environ["COLUMNS"] = "xterm", "120"
     os.chdir(place)
     sys.path.insert(0, str(place))
