@@ -173,13 +173,13 @@ def _patch(module: ModuleType, patch: Patch) -> None:
 class _Imported:
     """The modules that were imported when a run began without ``instrument()``; ``None`` if it was in effect."""
 
-    before: frozenset[str] | None = None
+    before: tuple[str, ...] | None = None  # no set: to hash thousands of names takes longer than to open a run's file
 
 
 def run_started(session: Session) -> None:
     """Remember which SDKs were imported when the run began, and note from now on which of them make captured calls."""
     if not _wanted:
-        session.state.extras.of(_Imported).before = frozenset(sys.modules)
+        session.state.extras.of(_Imported).before = tuple(sys.modules)
         session.state.extras.of(CapturedClients).names = set()
 
 
