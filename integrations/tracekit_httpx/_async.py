@@ -215,6 +215,7 @@ def _reading(library: Library) -> Any:
             undoes = library.undoes(self._response)
             pieces = self._inner.__aiter__()
             enter, leave, report = current.set, current.reset, exchange.piece
+            at_once, after_others = exchange.receiver(), exchange.receiver(suspended=True)
             while True:
                 driven = drive(pieces.__anext__())
                 token = enter(body)
@@ -234,7 +235,7 @@ def _reading(library: Library) -> Any:
                     raise
                 leave(token)
                 if decoder is None:
-                    report(data, suspended=driven.suspended)
+                    (after_others if driven.suspended else at_once)(data)
                 elif not undoes:
                     plain = library.understood(exchange, decoder, data)
                     report(data, suspended=driven.suspended, plain=plain)

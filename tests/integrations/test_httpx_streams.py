@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 import tracekit
+from tracekit.integration import Trace
 
 STREAMS: Final = 4
 LINES: Final = 6
@@ -107,3 +108,50 @@ def test_the_ends_of_streams_side_by_side(server: Rounds, library: Any, leaves: 
         with tracekit.replay(run.id) as session:
             assert asyncio.run(program()) == recorded
         assert session.report.exact
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_which_pieces_were_waited_for(library: Any) -> None:
+    """A piece before which other tasks ran says so, with its place; so these run before it in a replay, and before no other."""
+    tracekit.instrument()
+
+    class Body(library.AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for number in range(6):
+                for _ in range(number % 3):
+                    await asyncio.sleep(0)
+                yield b"piece %d\n" % number
+
+    async def program() -> list[tuple[str, int]]:
+        turns, seen = 0, list[tuple[str, int]]()
+
+        async def turn() -> None:
+            nonlocal turns
+            while len(seen) < 6:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with library.AsyncClient(
+            transport=library.MockTransport(lambda _: library.Response(200, stream=Body()))
+        ) as client:
+            beside = asyncio.create_task(turn())
+            async with client.stream("GET", "http://service.test/") as response:
+                async for piece in response.aiter_text():
+                    seen.append((piece, turns))
+            await beside
+        return seen
+
+    with tracekit.record("pieces") as run:
+        recorded = asyncio.run(program())
+    with Trace(run.path) as trace:
+        pieces = [
+            entry for entry in trace.entries() if entry["type"] == "http.chunk" and isinstance(entry["output"], str)
+        ]
+    assert [entry["output"] for entry in pieces] == [piece for piece, _ in recorded]
+    assert [entry.get("meta") for entry in pieces] == [
+        {"suspended": True} if number % 3 else None for number in range(6)
+    ]
+    assert ["place" in entry for entry in pieces] == [bool(number % 3) for number in range(6)]
+    with tracekit.replay(run.id) as session:
+        assert asyncio.run(program()) == recorded
+    assert session.report.exact

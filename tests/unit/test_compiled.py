@@ -783,7 +783,7 @@ class Taken:
     def receive(self, piece: object) -> tuple[list[Any], list[Any]]:
         kept: list[Any] = []
         left: list[Any] = []
-        self.pieces.receive(kept, left.append, piece)
+        self.pieces.receive(kept, left.append, None, piece)
         return kept, left
 
 
@@ -881,6 +881,38 @@ def test_pieces_that_come_elsewhere(form: int) -> None:
         taken.pieces.receive(None, print)
     with pytest.raises(TypeError):
         compiled.Pieces(1, 2)
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_what_follows_a_piece(form: int) -> None:
+    """What follows the text in the entry of a piece is asked for once the piece is known to be plain. Nothing is done if the log
+    can't be written meanwhile."""
+    taken = both_taken()[form]
+    asked: list[int] = []
+
+    def after() -> bytes:
+        asked.append(len(taken.written))
+        return b',"meta":{}'
+
+    assert taken.pieces.add("a", after)
+    assert taken.written == [("tool.chunk", 3, 5, b',"step":5,"output":"a","meta":{}')]
+    assert not taken.pieces.add(7, after)
+    assert not taken.pieces.add("sk-proj-" + "A1b2C3d4" * 6, after)
+    assert asked == [0]
+    kept: list[bytes] = []
+    taken.pieces.receive(kept, print, after, b"b")
+    assert (kept, asked) == ([b"b"], [0, 1])
+
+    def refuses() -> NoReturn:
+        raise LogWriteError("no space left")
+
+    left: list[bytes] = []
+    taken.pieces.receive(kept, left.append, refuses, b"c")
+    assert (kept, left, taken.stream.tail, len(taken.written)) == ([b"b"], [b"c"], "ab", 2)
+    for wrong, error in ((lambda: "text", TypeError), (lambda: 1 / 0, ZeroDivisionError)):
+        with pytest.raises(error):
+            taken.pieces.add("d", wrong)
+    assert taken.stream.tail == "ab"
 
 
 class Gone(Exception):

@@ -742,11 +742,14 @@ class Exchange:
             info = {**(info or {}), "with": received_with}
         self.step.chunk(value, info=info)
 
-    def receiver(self) -> Callable[[bytes], None]:
+    def receiver(self, *, suspended: bool = False) -> Callable[[bytes], None]:
         """Return a function that records one piece after another of a response whose head is recorded, as ``piece`` does
-        without more about it: plain pieces in one call."""
+        with no more about it than ``suspended``: plain pieces in one call."""
         pieces = self.step.plain_pieces() if self._text else None
-        return self.piece if pieces is None else partial(pieces.receive, self._kept, self.piece)
+        piece = partial(self.piece, suspended=True) if suspended else self.piece
+        if pieces is None:
+            return piece
+        return partial(pieces.receive, self._kept, piece, self.step.after_others if suspended else None)
 
     def _coded(self, content: bytes, value: Any, coded: bytes) -> dict[str, Any]:
         """Return how a body was transferred whose content coding was decoded: its bytes, or only their number if they

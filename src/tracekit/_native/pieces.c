@@ -100,9 +100,33 @@ is_short(NativeState *state, PyObject *text)
     return size < state->piece;
 }
 
+/* Append to the entry what `after` returns: 0 if it finds that nothing can be written. */
+static int
+add_after(NativeState *state, PyObject *after, PyObject **data)
+{
+    if (after == Py_None) {
+        return 1;
+    }
+    PyObject *more = PyObject_CallNoArgs(after);
+    if (more == NULL) {
+        if (!PyErr_ExceptionMatches(state->unwritten)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
+    }
+    if (!PyBytes_Check(more)) {
+        Py_DECREF(more);
+        PyErr_SetString(PyExc_TypeError, "what follows a piece is bytes");
+        return -1;
+    }
+    PyBytes_ConcatAndDel(data, more);
+    return *data == NULL ? -1 : 1;
+}
+
 /* Write a piece: 1 if that is done, 0 if it has to be done otherwise, -1 with an exception. */
 static int
-add_piece(NativeState *state, Pieces *pieces, PyObject *text)
+add_piece(NativeState *state, Pieces *pieces, PyObject *text, PyObject *after)
 {
     PyObject *id = NULL, *before = NULL, *tail = NULL, *data = NULL;
     int done = 0;
@@ -110,7 +134,7 @@ add_piece(NativeState *state, Pieces *pieces, PyObject *text)
         && (done = passes(state, pieces->stream, text, &before, &tail)) == 1) {
         data = tracekit_of_text(state, pieces->step, text);
         done = data == NULL ? -1 : data != Py_None;
-        if (done == 1) {
+        if (done == 1 && (done = add_after(state, after, &data)) == 1) {
             done = PyObject_SetAttr(pieces->stream, state->method[TAIL], tail) < 0 ? -1 : write_piece(state, pieces, id, data);
             if (done == 0 && PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0) {
                 done = -1;
@@ -124,7 +148,7 @@ add_piece(NativeState *state, Pieces *pieces, PyObject *text)
     return done;
 }
 
-PyDoc_STRVAR(add_doc, "add($self, text, /)\n--\n\nSee pure.Pieces.add.");
+PyDoc_STRVAR(add_doc, "add($self, text, after=None, /)\n--\n\nSee pure.Pieces.add.");
 
 static PyObject *
 pieces_add(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -133,17 +157,17 @@ pieces_add(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t
     if (state == NULL) {
         return NULL;
     }
-    if (count != 1 || (names != NULL && PyTuple_Size(names))) {
-        PyErr_SetString(PyExc_TypeError, "add() takes a text");
+    if (count < 1 || count > 2 || (names != NULL && PyTuple_Size(names))) {
+        PyErr_SetString(PyExc_TypeError, "add() takes a text, and a function or None");
         return NULL;
     }
-    int done = add_piece(state, (Pieces *)self, args[0]);
+    int done = add_piece(state, (Pieces *)self, args[0], count == 2 ? args[1] : Py_None);
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 /* The same for a piece as it was received. */
 static int
-add_received(NativeState *state, Pieces *pieces, PyObject *data)
+add_received(NativeState *state, Pieces *pieces, PyObject *data, PyObject *after)
 {
     if (!PyBytes_CheckExact(data) || PyBytes_Size(data) >= state->piece) {
         return 0;
@@ -156,12 +180,12 @@ add_received(NativeState *state, Pieces *pieces, PyObject *data)
         PyErr_Clear();
         return 0;
     }
-    int done = add_piece(state, pieces, text);
+    int done = add_piece(state, pieces, text, after);
     Py_DECREF(text);
     return done;
 }
 
-PyDoc_STRVAR(receive_doc, "receive($self, kept, otherwise, data, /)\n--\n\nSee pure.Pieces.receive.");
+PyDoc_STRVAR(receive_doc, "receive($self, kept, otherwise, after, data, /)\n--\n\nSee pure.Pieces.receive.");
 
 static PyObject *
 pieces_receive(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -170,17 +194,18 @@ pieces_receive(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssi
     if (state == NULL) {
         return NULL;
     }
-    if (count != 3 || (names != NULL && PyTuple_Size(names)) || !(args[0] == Py_None || PyList_CheckExact(args[0]))) {
-        PyErr_SetString(PyExc_TypeError, "receive() takes a list or None, a function and a piece");
+    if (count != 4 || (names != NULL && PyTuple_Size(names)) || !(args[0] == Py_None || PyList_CheckExact(args[0]))) {
+        PyErr_SetString(PyExc_TypeError, "receive() takes a list or None, a function, a function or None, and a piece");
         return NULL;
     }
-    int done = add_received(state, (Pieces *)self, args[2]);
+    PyObject *data = args[3];
+    int done = add_received(state, (Pieces *)self, data, args[2]);
     if (done == 0) {
-        PyObject *result = PyObject_CallFunctionObjArgs(args[1], args[2], NULL);
+        PyObject *result = PyObject_CallFunctionObjArgs(args[1], data, NULL);
         Py_XDECREF(result);
         done = result == NULL ? -1 : 1;
     } else if (done == 1 && args[0] != Py_None) {
-        done = PyList_Append(args[0], args[2]);
+        done = PyList_Append(args[0], data);
     }
     if (done < 0) {
         return NULL;

@@ -352,8 +352,11 @@ class Pieces:
         self._kind: Final = kind
         self._step: Final = step
 
-    def add(self, text: object) -> bool:
-        """Write a piece; return ``False`` without doing anything if it is not plain, or can't be written."""
+    def add(self, text: object, after: Callable[[], bytes] | None = None) -> bool:
+        """Write a piece; return ``False`` without doing anything if it is not plain, or can't be written.
+
+        ``after``, which is called only for a plain piece, returns what follows the text in its entry.
+        """
         lane, scope = self._lane, self._scope
         if self._state.ended or type(text) is not str or not is_short(text) or lane.id < 0:
             return False
@@ -364,6 +367,11 @@ class Pieces:
         tail = stream.look(before, text, stream.keep, stream.run.known.starts)
         if tail is None or data is None:
             return False
+        try:
+            if after is not None:
+                data += after()
+        except LogWriteError:
+            return False
         stream.tail = tail
         try:
             self._log.journal.append(self._kind, lane.id, self._step, data)
@@ -372,14 +380,20 @@ class Pieces:
             return False
         return True
 
-    def receive(self, kept: list[bytes] | None, otherwise: Callable[[bytes], object], data: bytes) -> None:
+    def receive(
+        self,
+        kept: list[bytes] | None,
+        otherwise: Callable[[bytes], object],
+        after: Callable[[], bytes] | None,
+        data: bytes,
+    ) -> None:
         """Write a piece that was received as bytes, and add it to ``kept``; if ``add`` does nothing, or it is no text,
         ``otherwise`` gets it."""
         try:
             text = data.decode() if type(data) is bytes and len(data) < PIECE else None
         except UnicodeDecodeError:
             text = None
-        if text is None or not self.add(text):
+        if text is None or not self.add(text, after):
             otherwise(data)
         elif kept is not None:
             kept.append(data)

@@ -251,6 +251,9 @@ def _causes_of(error: BaseException) -> Iterator[BaseException]:
 
 #: How an error describes an effect whose outcome could not be written.
 _EXECUTED: Final = "was executed; its outcome"
+#: What ``info`` says of a piece before which other tasks ran, and nothing else about it; and as the log has it.
+_SUSPENDED: Final = {"suspended": True}
+_AS_LOGGED: Final = b',"meta":{"suspended":true}'
 #: The pieces of a stream form one text: a secret may be split between two of them.
 _STREAMED: Final = frozenset((str, bytes))
 
@@ -304,9 +307,12 @@ class RecordedStep(Step):
         replaced: list[Mark] = []
         everyday = False
         try:
-            if self._pieces is not None and info is None:
-                everyday = True
-                if self._pieces.add(output):
+            if self._pieces is not None:
+                if info is None:
+                    everyday = True
+                    if self._pieces.add(output):
+                        return
+                elif info == _SUSPENDED and self._pieces.add(output, self.after_others):
                     return
             if type(output) in _STREAMED:  # a secret may begin in one piece and end in another
                 stored, replaced = (self._stream or self._stream_redactor()).feed(stored)
@@ -335,6 +341,12 @@ class RecordedStep(Step):
         if self._stream is None:
             self._stream_redactor()
         return self._pieces
+
+    def after_others(self) -> bytes:
+        scope = self.scope  # that of the reader: of another one's pieces none is plain
+        if scope.live or self.spec.structural:
+            return _AS_LOGGED
+        return _AS_LOGGED + self.session.place(scope.lane)
 
     def _chunk(
         self,

@@ -290,6 +290,10 @@ class Step(Protocol):
         thing for this step."""
         return None
 
+    def after_others(self) -> bytes:
+        """Return what follows the text in the entry of a plain piece before which other tasks ran (``suspended``)."""
+        raise AssertionError("it has no plain pieces")
+
     def resumed(self) -> None:
         """Note that a generator continues after a piece: its caller may have changed its arguments meanwhile."""
         raise AssertionError("its caller does not make this step")
