@@ -538,6 +538,13 @@ class _Source:
     def at(self, path: _Path) -> Any:
         """Return what is written at ``path``; ``None`` if there is nothing, or a reference on the way or there."""
         at: Any = self.held
+        if not self.nodes:  # most have no reference: nothing on the way can be one
+            try:
+                for key in path:
+                    at = at[key] if type(at) in _CONTAINERS else None
+            except (LookupError, TypeError):
+                return None
+            return at
         for key in path:
             if type(at) is dict and "$extend" in at:
                 at = at.get("v")
