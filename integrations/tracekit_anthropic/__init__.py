@@ -36,6 +36,7 @@ integration = Integration(
     endpoints=_ENDPOINTS,
     credentials=(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+        "ANTHROPIC_FOUNDRY_API_KEY",
         ("AWS_ACCESS_KEY_ID", "AWS_BEARER_TOKEN_BEDROCK"),
         "AWS_SECRET_ACCESS_KEY",
         "AWS_EC2_METADATA_DISABLED",

@@ -449,6 +449,9 @@ SHAPED: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "telegram": _with("110201543:AA", ALNUM + "_-", 33),
     "azure": _with("a1B8Q~", ALNUM + "_-", 34),
     "mailchimp": _with("", HEX, 32, "-us17"),
+    "mailgun": _with("key-", HEX, 32),
+    "mailgun, of today": _with("", HEX, 32, "-0a1b2c3d-4e5f6a7b"),
+    "airtable": _with("patAbCdEfGh012345.", HEX, 64),
     "cloudflare": _with("v1.0-0123456789abcdef01234567-", HEX, 146),
     "url password": _with("postgres://bob:", ALNUM, 12, "@db.example/shop"),
 }

@@ -314,7 +314,6 @@ _TABLE: Final = """
 adafruit n28 aio_
 adobe h32 p8e-
 age u50 AGE-SECRET-KEY-
-airtable d60 pat.
 alibaba n16 LTAI
 anthropic t16 sk-ant-
 anyscale n20 esecret_
@@ -331,12 +330,14 @@ cerebras n32 csk-
 clojars l60 CLOJARS_
 composio t16 comp_
 databricks h32 dapi
+daytona h60 dtn_
 deepgram n30 dg_
 definednetworking t40 dnkey-
 digitalocean h32 dop_v1_ doo_v1_ dor_v1_
 docker t20 dckr_pat_ dckr_oat_
 doppler n30 dp.pt. dp.st. dp.sa. dp.ct.
 duffel t40 duffel_test_ duffel_live_
+dropbox t120 sl.
 dynatrace d60 dt0c01.
 e2b h30 e2b_
 easypost n50 EZAK EZTK
@@ -350,11 +351,11 @@ flutterwave n12 FLWSECK_TEST- FLWSECK-
 flyio b40 fo1_ fm1r_ fm1a_ fm2_
 frameio t60 fio-u-
 github n30 ghp_ gho_ ghu_ ghs_ ghr_ | t40 github_pat_
-gitlab t16 glpat- glrt- gldt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat- glffct-
-google t30 AIza | t20 GOCSPX- ya29. 1//0
+gitlab t16 glpat- glrt- gldt- glcbt- glptt- glft- glimt- glagent- gloas- glsoat- glffct- glrtr-
+google t30 AIza | t20 GOCSPX- ya29. 1//0 | t40 AQ.
 grafana b30 glc_ glsa_
 groq n20 gsk_
-harness d40 sat.
+harness d40 sat. pat.
 heroku t50 HRKU-AA
 huggingface n24 hf_ api_org_
 infracost n32 ico-
@@ -398,7 +399,7 @@ shippo h30 shippo_live_ shippo_test_
 shopify h30 shpat_ shpca_ shppa_ shpss_
 slack t16 xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp- xoxc- xoxd-
 sonarqube n30 squ_ sqp_ sqa_
-sourcegraph h30 sgp_
+sourcegraph h30 sgp_ | h60 slk_
 square t20 sq0atp- sq0csp- sq0idp- | t50 EAAA
 stripe n16 sk_live_ sk_test_ rk_live_ rk_test_ sk_prod_ rk_prod_ whsec_
 supabase t20 sbp_ sb_secret_
@@ -408,7 +409,7 @@ together t30 tgp_v1_
 twilio h32 SK AC
 typeform d40 tfp_
 vault t20 hvs. hvb. hvr.
-vercel n20 vercel_ vcp_
+vercel n20 vercel_ vcp_ vck_
 voyage t30 pa-
 wandb h30 wandb_v1_
 xai n40 xai-
@@ -432,7 +433,7 @@ def _rows() -> Iterator[Format]:
 FORMATS: Final = {row.prefix: row for row in _rows()}
 #: Kinds whose format is not a prefix followed by characters, or that are recognised only by their context.
 SHAPES: Final = (
-    "authorization", "azure", "basic", "bearer", "cloudflare", "discord", "field", "jwt", "mailchimp", "private-key",
+    "airtable", "authorization", "azure", "basic", "bearer", "cloudflare", "discord", "field", "jwt", "mailchimp", "mailgun", "private-key",
     "telegram", "url-password",
     "user-password", "webhook",
 )  # fmt: skip
@@ -704,6 +705,10 @@ _HOOKS: Final = (
 )
 _CLOUDFLARE: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))v1\.0-[a-f0-9]{24}-[a-f0-9]{100,200}"
 _MAILCHIMP: Final = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))[0-9a-f]{32}-us[0-9]{1,2}(?![A-Za-z0-9])"
+_MAILGUN: Final = (
+    rf"{_EDGE}(?<![_./-])(?:key-[a-f0-9]{{32}}|[a-f0-9]{{32}}-[a-f0-9]{{8}}-[a-f0-9]{{8}})(?![A-Za-z0-9-])"
+)
+_AIRTABLE: Final = rf"{_EDGE}pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}(?![A-Za-z0-9])"
 _AZURE: Final = (
     r"(?:(?<![A-Za-z0-9_~.-])|(?<=%[0-9A-Fa-f]{2}))[A-Za-z0-9_~.-]{3}[0-9]Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])"
 )
@@ -901,7 +906,7 @@ def _dash(text: str, place: int, open: bool) -> Span | None:
     found = _key(text, place, open)
     if found is None and following in "uU":
         return _curl(text, place, open) or _near(text, place, _MAILCHIMP, "mailchimp", 33)
-    return found
+    return found or _near(text, place, _MAILGUN, "mailgun", 33)
 
 
 def _dot(text: str, place: int, open: bool) -> Span | None:
@@ -911,6 +916,7 @@ def _dot(text: str, place: int, open: bool) -> Span | None:
     found = _key(text, place, open)
     if found is None and text.startswith("0-", at):
         return _near(text, place, _CLOUDFLARE, "cloudflare", 2)
+    found = found or _near(text, place, _AIRTABLE, "airtable", 17)
     return found or _near(text, place, _DISCORD, "discord", 28)
 
 
@@ -971,7 +977,9 @@ _ANCHORS: Final = (
     Anchor("_", rf"_(?={_BODY_64}{{{_FOLLOW}}}){_after('_')}", False, _key),
     Anchor(
         "-",
-        rf"-(?:{_after('-')}(?={_BODY_64}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])|[uU](?<=[ nt\"]-.)(?=[^a-z])"
+        rf"-(?:{_after('-')}(?={_BODY_64}{{{_FOLLOW}}})|us[0-9](?<=[0-9a-f]{{8}}-us[0-9])"
+        r"|[a-f0-9]{8}(?:(?<=key-.{8})|(?<=[a-f0-9]{8}-.{8})-[a-f0-9]{8})"
+        rf"|[uU](?<=[ nt\"]-.)(?=[^a-z])"
         rf"|-(?:user|proxy-user|(?:[a-z]{{1,20}}-){{0,3}}(?:password|passwd|passphrase|pass|token|secret|key)[ ]))",
         False,
         _dash,
@@ -979,7 +987,7 @@ _ANCHORS: Final = (
     Anchor(
         ".",
         rf"\.(?:(?={_BODY}{{6}}(?:{_BODY}{{2}}|\.))(?:{_after('.')}|(?<=[A-Za-z0-9_-]\.)(?={_BODY}{{6}}\.{_BODY}{{27}}))"
-        r"|0-[a-f0-9]{8}(?<=v1\.0-.{8})|slack\.com/|com/api/webhooks/|office\.com/webhookb2/)",
+        r"|[a-f0-9]{8}(?<=pat[A-Za-z0-9]{14}\..{8})|0-[a-f0-9]{8}(?<=v1\.0-.{8})|slack\.com/|com/api/webhooks/|office\.com/webhookb2/)",
         False,
         _dot,
     ),
