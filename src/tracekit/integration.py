@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ._capture.instrumentation import instrumented as instrumented
     from ._capture.notes import caused as caused
     from ._capture.notes import named as named
+    from ._capture.patch import Patch as Patch
     from ._capture.plugins import GROUP as GROUP
     from ._capture.plugins import Ambient as Ambient
     from ._capture.plugins import Claim as Claim
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
     from ._capture.plugins import Form as Form
     from ._capture.plugins import Integration as Integration
     from ._capture.plugins import Native as Native
-    from ._capture.plugins import Patch as Patch
     from ._capture.plugins import QueueClass as QueueClass
     from ._capture.plugins import Reading as Reading
     from ._capture.plugins import Scheduler as Scheduler
@@ -213,7 +213,7 @@ _HOMES: Final = {
     "OpenReplay": "_runs.by_hand",
     "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
-    "Patch": "_capture.plugins",
+    "Patch": "_capture.patch",
     "PASSING": "_capture.http",
     "QueueClass": "_capture.plugins",
     "READS": "_journal.entry",

@@ -28,7 +28,7 @@ from .._runtime.step import Request, Spec
 from .._sources import STDLIB, TRACEKIT, in_packages, is_user_code
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import telemetry
-from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded, when_imported
+from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded, owner_of, when_imported
 from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
 if TYPE_CHECKING:
@@ -676,10 +676,7 @@ class _Seams:
                 self._add_entrance(module, native)
 
     def _add_entrance(self, module: Any, native: Native) -> None:
-        *way, name = native.attribute.split(".")
-        owner: Any = module
-        for step in way:
-            owner = getattr(owner, step, None)
+        owner, name = owner_of(module, native.attribute)
         key = (id(owner), name)
         if owner is None or name not in vars(owner) or key in self._native:
             return

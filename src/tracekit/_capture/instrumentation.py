@@ -11,17 +11,16 @@ import sys
 from collections.abc import Iterable, Mapping
 from threading import RLock
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 from .._lazy import imported
 from .._reality import free_in_forks
 from .._runtime.session import Session
 from . import callers, commands
-from .patch import AttributePatch, DecoratedPatch, PatchStack, when_imported
+from .patch import AttributePatch, DecoratedPatch, Patch, PatchStack, owner_of, when_imported
 from .plugins import (
     CapturedClients,
     Integration,
-    Patch,
     declare_endpoints,
     discover,
     known,
@@ -146,10 +145,7 @@ def _apply() -> None:
 
 
 def _patch(module: ModuleType, patch: Patch) -> None:
-    *way, name = patch.attribute.split(".")
-    owner: Any = module
-    for step in way:
-        owner = getattr(owner, step, None)
+    owner, name = owner_of(module, patch.attribute)
     original = vars(owner).get(name) if owner is not None else None
     place = (id(owner), name)
     if original is None or place in _places:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from asyncio import current_task, futures, isfuture, taskgroups, tasks
-from asyncio.base_events import BaseEventLoop
 from asyncio.events import _get_running_loop
-from asyncio.timeouts import Timeout
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future as CallFuture
 from contextlib import nullcontext, suppress
@@ -29,7 +27,7 @@ from .._runtime.loop_queue import LoopQueue
 from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
 from .leftovers import collecting
-from .patch import AttributePatch, ReversiblePatch, Switch, loaded
+from .patch import AttributePatch, Patch, ReversiblePatch, Switch
 from .signals import called_in_loop
 from .threads import (
     Entered,
@@ -45,47 +43,6 @@ from .threads import (
 from .waits import scope_of_timers
 
 __all__ = ["patches"]
-
-
-def patches(switch: Switch) -> list[ReversiblePatch]:
-    """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
-    once = switch.once
-    found = [
-        once(BaseEventLoop, "create_task", _create_task),
-        # The modules have no global named ``set``: this one shadows the built-in.
-        *switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)]),
-        *([once(_AS_COMPLETED, "_wait_for_one", _iterator_of_done)] if _AS_COMPLETED is not None else ()),
-        once(BaseEventLoop, "call_soon", _call_soon),
-        once(BaseEventLoop, "call_soon_threadsafe", _call_soon_threadsafe),
-        once(BaseEventLoop, "call_at", _call_at),
-        once(Timeout, "reschedule", _reschedule),
-        once(BaseEventLoop, "shutdown_default_executor", _outside),
-        once(BaseEventLoop, "close", _close),
-        once(BaseEventLoop, "_asyncgen_firstiter_hook", _first_iterated),
-        once(BaseEventLoop, "shutdown_asyncgens", _shutdown_asyncgens),
-        once(BaseEventLoop, "call_exception_handler", _call_exception_handler),
-        once(futures, "_chain_future", _chain),
-    ]
-    unix = getattr(loaded("asyncio.unix_events"), "_UnixSelectorEventLoop", None)
-    if unix is not None:
-        found.append(once(unix, "add_signal_handler", _add_signal_handler))
-    uvloop = loaded("uvloop")
-    if uvloop is not None:
-        found += [
-            once(uvloop.Loop, "create_task", _create_task),
-            once(uvloop.Loop, "call_soon", _call_soon),
-            once(uvloop.Loop, "call_soon_threadsafe", _call_soon_threadsafe),
-            once(uvloop.Loop, "call_later", _call_later),
-            once(uvloop.Loop, "call_exception_handler", _call_exception_handler),
-            once(uvloop.Loop, "close", _close),
-            once(uvloop.Loop, "shutdown_default_executor", _outside),
-            once(uvloop.Loop, "add_signal_handler", _add_signal_handler),
-        ]
-    backend = getattr(loaded("anyio._backends._asyncio"), "AsyncIOBackend", None)
-    if backend is not None:
-        found.append(once(backend, "run_sync_in_worker_thread", _run_sync))
-        found.append(once(backend, "run_sync_from_thread", _run_from_thread))
-    return found
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -929,3 +886,39 @@ def _with(func: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
 
     return call
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+_PATCHES: Final = (
+    Patch("asyncio.base_events", "BaseEventLoop.create_task", _create_task),
+    Patch("asyncio.base_events", "BaseEventLoop.call_soon", _call_soon),
+    Patch("asyncio.base_events", "BaseEventLoop.call_soon_threadsafe", _call_soon_threadsafe),
+    Patch("asyncio.base_events", "BaseEventLoop.call_at", _call_at),
+    Patch("asyncio.base_events", "BaseEventLoop.shutdown_default_executor", _outside),
+    Patch("asyncio.base_events", "BaseEventLoop.close", _close),
+    Patch("asyncio.base_events", "BaseEventLoop._asyncgen_firstiter_hook", _first_iterated),
+    Patch("asyncio.base_events", "BaseEventLoop.shutdown_asyncgens", _shutdown_asyncgens),
+    Patch("asyncio.base_events", "BaseEventLoop.call_exception_handler", _call_exception_handler),
+    Patch("asyncio.tasks", "_AsCompletedIterator._wait_for_one", _iterator_of_done),
+    Patch("asyncio.timeouts", "Timeout.reschedule", _reschedule),
+    Patch("asyncio.futures", "_chain_future", _chain),
+    Patch("asyncio.unix_events", "_UnixSelectorEventLoop.add_signal_handler", _add_signal_handler),
+    Patch("uvloop", "Loop.create_task", _create_task),
+    Patch("uvloop", "Loop.call_soon", _call_soon),
+    Patch("uvloop", "Loop.call_soon_threadsafe", _call_soon_threadsafe),
+    Patch("uvloop", "Loop.call_later", _call_later),
+    Patch("uvloop", "Loop.call_exception_handler", _call_exception_handler),
+    Patch("uvloop", "Loop.close", _close),
+    Patch("uvloop", "Loop.shutdown_default_executor", _outside),
+    Patch("uvloop", "Loop.add_signal_handler", _add_signal_handler),
+    Patch("anyio._backends._asyncio", "AsyncIOBackend.run_sync_in_worker_thread", _run_sync),
+    Patch("anyio._backends._asyncio", "AsyncIOBackend.run_sync_from_thread", _run_from_thread),
+)
+
+
+def patches(switch: Switch) -> list[ReversiblePatch]:
+    """Return the patches of ``switch`` for asyncio and for the loaded event loop libraries."""
+    # The modules have no global named ``set``: this one shadows the built-in.
+    sets = switch.made("set", lambda: [AttributePatch(module, "set", _set_of_tasks) for module in (tasks, taskgroups)])
+    return [*switch.of(_PATCHES), *sets]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -25,12 +26,14 @@ __all__ = [
     "AttributePatch",
     "DecoratedPatch",
     "LatePatch",
+    "Patch",
     "PatchStack",
     "ReversiblePatch",
     "Switch",
     "imported_within",
     "loaded",
     "looking_like",
+    "owner_of",
     "when_imported",
 ]
 
@@ -53,6 +56,47 @@ class ReversiblePatch(Protocol):
     def restore(self) -> bool:
         """Put back what was found. Return False if somebody else's replacement is on top, which is left alone."""
         ...
+
+
+class Patch:
+    """An attribute to replace: ``attribute`` (``"Client.send"``) of ``module``, once that module is imported.
+
+    ``wrap`` receives the original and returns the replacement; as text, ``"package.module:function"``, it is imported
+    when that is done, so that a program without the library does not load it. A function reachable by two names (a module that aliases
+    another) is replaced once. Attributes that a version of the library lacks are skipped.
+
+    ``decorated``: the attribute is a function made by a decorator (``@asynccontextmanager``) and imported by name. The
+    function inside it is replaced, so that earlier imports are covered.
+    """
+
+    __slots__ = ("_wrap", "attribute", "decorated", "module")
+
+    def __init__(
+        self, module: str, attribute: str, wrap: Callable[[Any], Any] | str, *, decorated: bool = False
+    ) -> None:
+        self.module: Final = module
+        self.attribute: Final = attribute
+        self._wrap: Final = wrap
+        self.decorated: Final = decorated
+
+    def replacement(self, original: Any) -> Any:
+        """Return what replaces ``original``."""
+        wrap = self._wrap
+        if isinstance(wrap, str):
+            module, _, name = wrap.partition(":")
+            wrap = getattr(import_module(module), name)
+        return wrap(original)
+
+    def __repr__(self) -> str:
+        return f"Patch({self.module!r}, {self.attribute!r})"
+
+
+def owner_of(module: Any, attribute: str) -> tuple[Any, str]:
+    """Return the object in ``module`` that has ``attribute`` (``"Client.send"``), or ``None``, and the name there."""
+    *way, name = attribute.split(".")
+    for step in way:
+        module = getattr(module, step, None)
+    return module, name
 
 
 class _Builtin(staticmethod):  # type: ignore[type-arg]
@@ -260,16 +304,20 @@ def _restore(patches: list[ReversiblePatch]) -> list[str]:
 class Switch:
     """A stack of patches that is applied while at least one session holds it.
 
-    ``patches()`` returns the patches, and more of them once one of ``modules`` has been imported; a function that
-    returns these is called once, before the first activation. ``modules`` may also say by name how the patches of each
-    module are made. Each patch is created only once (``once``, ``made``), from the genuine function.
+    ``patches`` is a table of them, or a function that returns them, and more of them once one of ``modules`` has been
+    imported; a function that returns these is called once, before the first activation. ``modules`` may also say by
+    name how the patches of each module are made. Each patch is created only once (``once``, ``made``), from the genuine
+    function.
     """
 
     def __init__(
         self,
-        patches: Callable[[], list[ReversiblePatch]] = list,
+        patches: Callable[[], list[ReversiblePatch]] | Sequence[Patch] = (),
         modules: Iterable[str] | Mapping[str, Callable[[], list[ReversiblePatch]]] | Callable[[], Iterable[str]] = (),
     ) -> None:
+        if not callable(patches):
+            modules = modules or [*dict.fromkeys(patch.module for patch in patches)]
+            patches = partial(self.of, patches)
         self._core: Final = patches
         self._later: Final = modules if isinstance(modules, Mapping) else {}
         self._to_watch: Callable[[], Iterable[str]] | None = modules if callable(modules) else None
@@ -312,6 +360,15 @@ class Switch:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = make()
+        return found
+
+    def of(self, table: Iterable[Patch]) -> list[ReversiblePatch]:
+        """Return the patches in a table whose module is loaded and has the attribute, the same ones each time."""
+        found = []
+        for patch in table:
+            owner, name = owner_of(loaded(patch.module), patch.attribute)
+            if owner is not None and hasattr(owner, name):
+                found.append(self.once(owner, name, patch.replacement))
         return found
 
     def once(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> ReversiblePatch:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from .. import _reality
 from .._announced import announced
+from .._runtime.redaction import STAND_IN, environment_variables
+from .._runtime.session import RunState
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
-from .._runtime.redaction import STAND_IN, environment_variables
-from .._runtime.session import RunState
+    from .patch import Patch
 
 __all__ = [
     "FORMS",
@@ -30,7 +31,6 @@ __all__ = [
     "Form",
     "Integration",
     "Native",
-    "Patch",
     "Reading",
     "Route",
     "Scheduler",
@@ -78,41 +78,6 @@ T = TypeVar("T")
 GROUP: Final = "tracekit.integrations"
 #: The entry-point group of other forms of runs; see ``Form``.
 FORMS: Final = "tracekit.forms"
-
-
-class Patch:
-    """An attribute to replace: ``attribute`` (``"Client.send"``) of ``module``, once that module is imported.
-
-    ``wrap`` receives the original and returns the replacement; as text, ``"package.module:function"``, it is imported
-    when that is done, so that a program without the library does not load it. A function reachable by two names (a module that aliases
-    another) is replaced once. Attributes that a version of the library lacks are skipped.
-
-    ``decorated``: the attribute is a function made by a decorator (``@asynccontextmanager``) and imported by name. The
-    function inside it is replaced, so that earlier imports are covered.
-    """
-
-    __slots__ = ("_wrap", "attribute", "decorated", "module")
-
-    def __init__(
-        self, module: str, attribute: str, wrap: Callable[[Any], Any] | str, *, decorated: bool = False
-    ) -> None:
-        self.module: Final = module
-        self.attribute: Final = attribute
-        self._wrap: Final = wrap
-        self.decorated: Final = decorated
-
-    def replacement(self, original: Any) -> Any:
-        """Return what replaces ``original``."""
-        wrap = self._wrap
-        if isinstance(wrap, str):
-            import importlib
-
-            module, _, name = wrap.partition(":")
-            wrap = getattr(importlib.import_module(module), name)
-        return wrap(original)
-
-    def __repr__(self) -> str:
-        return f"Patch({self.module!r}, {self.attribute!r})"
 
 
 class Claim:

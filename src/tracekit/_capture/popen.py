@@ -31,7 +31,7 @@ from .callers import by_user, telemetry
 from .commands import STATUS, CapturedProcess, ProcessSteps, output_not_kept
 from .guard import Attempt
 from .leftovers import by_finalizer
-from .patch import ReversiblePatch, Switch, loaded
+from .patch import Patch
 from .processes import (
     VARIABLE,
     Admission,
@@ -53,7 +53,7 @@ from .waits import armed, await_place
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Place", "PoolCall", "entrances", "expect", "follow", "patches", "pools", "status_entrances"]
+__all__ = ["PATCHES", "Place", "PoolCall", "expect", "follow"]
 
 # -- process pools -----------------------------------------------------------------------------------------------------
 #
@@ -270,16 +270,15 @@ def _placed(scope: Scope, call: Any, items: Iterable[Any], spread: str) -> Itera
         yield (place, item) if spread == "pair" else (place, *item)
 
 
-#: Module, class, method, and its wrapper.
-pools: Final = (
-    ("concurrent.futures.process", "ProcessPoolExecutor", "submit", _submit),
-    ("multiprocessing.pool", "Pool", "apply_async", _apply),
-    ("multiprocessing.pool", "Pool", "_map_async", _map),
-    ("multiprocessing.pool", "Pool", "imap", _imap),
-    ("multiprocessing.pool", "Pool", "imap_unordered", _imap),
-    ("multiprocessing.pool", "IMapUnorderedIterator", "_set", _came),
-    ("multiprocessing.pool", "IMapUnorderedIterator", "next", _taken),
-    ("multiprocessing.pool", "IMapUnorderedIterator", "__next__", _taken),
+_POOL_PATCHES: Final = (
+    Patch("concurrent.futures.process", "ProcessPoolExecutor.submit", _submit),
+    Patch("multiprocessing.pool", "Pool.apply_async", _apply),
+    Patch("multiprocessing.pool", "Pool._map_async", _map),
+    Patch("multiprocessing.pool", "Pool.imap", _imap),
+    Patch("multiprocessing.pool", "Pool.imap_unordered", _imap),
+    Patch("multiprocessing.pool", "IMapUnorderedIterator._set", _came),
+    Patch("multiprocessing.pool", "IMapUnorderedIterator.next", _taken),
+    Patch("multiprocessing.pool", "IMapUnorderedIterator.__next__", _taken),
 )
 
 # -- the status of a process -------------------------------------------------------------------------------------------
@@ -864,27 +863,26 @@ _WATCHERS: Final = (
     "PidfdChildWatcher", "SafeChildWatcher", "FastChildWatcher", "MultiLoopChildWatcher", "ThreadedChildWatcher",
     "_PidfdChildWatcher", "_ThreadedChildWatcher",
 )  # fmt: skip
-#: Module, class, name, and its replacement.
-status_entrances: Final = (
-    ("subprocess", "Popen", "poll", _poll),
-    ("subprocess", "Popen", "wait", _wait),
-    ("subprocess", "Popen", "communicate", _communicate),
-    ("subprocess", "Popen", "send_signal", _send_signal),
-    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_process_exited", _exited),
-    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_connect_pipes", _connecting),
-    ("asyncio.unix_events", "_UnixWritePipeTransport", "write", _writing),
-    ("asyncio.unix_events", "_UnixWritePipeTransport", "write_eof", _noticing),
-    ("asyncio.unix_events", "_UnixWritePipeTransport", "_read_ready", _noticing),
-    ("asyncio.unix_events", "_UnixReadPipeTransport", "_read_ready", _noticing),
-    *(("asyncio.unix_events", name, "add_child_handler", _watching) for name in _WATCHERS),
-    ("asyncio.base_subprocess", "ReadSubprocessPipeProto", "data_received", _received),
-    ("asyncio.base_subprocess", "BaseSubprocessTransport", "_call", _handed_on),
-    ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "resume_writing", _resumed),
-    ("asyncio.base_subprocess", "WriteSubprocessPipeProto", "connection_lost", _lost),
-    ("multiprocessing.process", "BaseProcess", "is_alive", lambda original: _status_method(original, True)),
-    ("multiprocessing.process", "BaseProcess", "join", _status_method),
-    ("multiprocessing.process", "BaseProcess", "close", _status_method),
-    ("multiprocessing.process", "BaseProcess", "exitcode", _exitcode),
+_STATUS_PATCHES: Final = (
+    Patch("subprocess", "Popen.poll", _poll),
+    Patch("subprocess", "Popen.wait", _wait),
+    Patch("subprocess", "Popen.communicate", _communicate),
+    Patch("subprocess", "Popen.send_signal", _send_signal),
+    Patch("asyncio.base_subprocess", "BaseSubprocessTransport._process_exited", _exited),
+    Patch("asyncio.base_subprocess", "BaseSubprocessTransport._connect_pipes", _connecting),
+    Patch("asyncio.unix_events", "_UnixWritePipeTransport.write", _writing),
+    Patch("asyncio.unix_events", "_UnixWritePipeTransport.write_eof", _noticing),
+    Patch("asyncio.unix_events", "_UnixWritePipeTransport._read_ready", _noticing),
+    Patch("asyncio.unix_events", "_UnixReadPipeTransport._read_ready", _noticing),
+    *(Patch("asyncio.unix_events", f"{name}.add_child_handler", _watching) for name in _WATCHERS),
+    Patch("asyncio.base_subprocess", "ReadSubprocessPipeProto.data_received", _received),
+    Patch("asyncio.base_subprocess", "BaseSubprocessTransport._call", _handed_on),
+    Patch("asyncio.base_subprocess", "WriteSubprocessPipeProto.resume_writing", _resumed),
+    Patch("asyncio.base_subprocess", "WriteSubprocessPipeProto.connection_lost", _lost),
+    Patch("multiprocessing.process", "BaseProcess.is_alive", lambda original: _status_method(original, True)),
+    Patch("multiprocessing.process", "BaseProcess.join", _status_method),
+    Patch("multiprocessing.process", "BaseProcess.close", _status_method),
+    Patch("multiprocessing.process", "BaseProcess.exitcode", _exitcode),
 )
 
 # -- processes started by subprocess and multiprocessing ---------------------------------------------------------------
@@ -1162,28 +1160,15 @@ _uses: Final[weakref.WeakKeyDictionary[Any, dict[str, _Use]]] = weakref.WeakKeyD
 
 # -- patches -----------------------------------------------------------------------------------------------------------
 
-#: Module, class, name, and its replacement.
-entrances: Final = (
-    ("subprocess", "Popen", "__init__", _popen),
-    ("multiprocessing.process", "BaseProcess", "start", _start),
-    ("multiprocessing.spawn", None, "get_preparation_data", _prepare),
+PATCHES: Final = (
+    Patch("subprocess", "Popen.__init__", _popen),
+    Patch("multiprocessing.process", "BaseProcess.start", _start),
+    Patch("multiprocessing.spawn", "get_preparation_data", _prepare),
     *(
-        ("multiprocessing.queues", queue, name, _shared(f"Queue.{name}"))
+        Patch("multiprocessing.queues", f"{queue}.{name}", _shared(f"Queue.{name}"))
         for queue, names in (("Queue", ("get", "put")), ("JoinableQueue", ("put",)), ("SimpleQueue", ("get", "put")))
         for name in names
     ),
-    *status_entrances,
-    *pools,
+    *_STATUS_PATCHES,
+    *_POOL_PATCHES,
 )
-
-
-def patches(switch: Switch) -> list[ReversiblePatch]:
-    """Return the patches of ``switch`` for those of these modules that are loaded."""
-    found = []
-    for module, owner, name, wrap in entrances:
-        there: Any = loaded(module)
-        if there is not None:
-            place: Any = there if owner is None else getattr(there, owner, None)
-            if place is not None:
-                found.append(switch.once(place, name, wrap))
-    return found

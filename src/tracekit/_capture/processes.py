@@ -33,7 +33,7 @@ from .._runtime.step import Request, Spec
 from . import commands, guard, inputs, signals
 from .callers import telemetry
 from .guard import Attempt
-from .patch import ReversiblePatch, Switch
+from .patch import Patch, Switch
 from .threads import parent_lane
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ __all__ = [
     "hooks",
     "joining_environment",
     "left_by_fork",
-    "os_entrances",
     "program_name",
     "starting",
     "within",
@@ -727,36 +726,23 @@ def _uvloop(original: Any, shell: bool) -> Any:
     return guard.asks(start)
 
 
-#: Module, class, name, and its replacement.
-os_entrances: Final = (
-    ("os", None, "system", _system),
-    *((("os", None, "_spawnvef", _spawn),) if hasattr(os, "_spawnvef") else ()),
-    *(("os", None, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp") if hasattr(os, name)),
-    *(("os", None, name, wrap) for name, wrap in (("waitpid", _waitpid), ("wait", _wait_any)) if hasattr(os, name)),
-    *((("os", None, "kill", lambda original: _kill(original, False)),) if hasattr(os, "kill") else ()),
-    *(
-        (
-            ("os", None, "killpg", lambda original: _kill(original, True)),
-            ("os", None, "getpgid", _getpgid),
-        )
-        if hasattr(os, "killpg")
-        else ()
-    ),
-    *(("os", None, name, _fork) for name in ("fork", "forkpty") if hasattr(os, name)),
-    ("os", None, "execv", lambda original: _exec(original, False)),
-    ("os", None, "execve", lambda original: _exec(original, True)),
-    ("uvloop", "Loop", "subprocess_exec", lambda original: _uvloop(original, False)),
-    ("uvloop", "Loop", "subprocess_shell", lambda original: _uvloop(original, True)),
+#: Those functions that the system has.
+hooks: Final = Switch(
+    (
+        Patch("os", "system", _system),
+        Patch("os", "_spawnvef", _spawn),
+        Patch("os", "posix_spawn", _posix_spawn),
+        Patch("os", "posix_spawnp", _posix_spawn),
+        Patch("os", "waitpid", _waitpid),
+        Patch("os", "wait", _wait_any),
+        Patch("os", "kill", lambda original: _kill(original, False)),
+        Patch("os", "killpg", lambda original: _kill(original, True)),
+        Patch("os", "getpgid", _getpgid),
+        Patch("os", "fork", _fork),
+        Patch("os", "forkpty", _fork),
+        Patch("os", "execv", lambda original: _exec(original, False)),
+        Patch("os", "execve", lambda original: _exec(original, True)),
+        Patch("uvloop", "Loop.subprocess_exec", lambda original: _uvloop(original, False)),
+        Patch("uvloop", "Loop.subprocess_shell", lambda original: _uvloop(original, True)),
+    )
 )
-
-
-def _patches() -> list[ReversiblePatch]:
-    found = []
-    for module, owner, name, wrap in os_entrances:
-        loaded: Any = sys.modules.get(module)
-        if loaded is not None:
-            found.append(hooks.once(loaded if owner is None else getattr(loaded, owner), name, wrap))
-    return found
-
-
-hooks: Final = Switch(_patches, ("uvloop",))

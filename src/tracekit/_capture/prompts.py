@@ -13,17 +13,9 @@ from .._reality import off_loop
 from .._runtime.callsite import caller, prompt
 from .._runtime.process import process
 from ..errors import ReplayError
-from .patch import ReversiblePatch, Switch, loaded
+from .patch import Patch, Switch
 
 __all__ = ["hooks"]
-
-
-def _patches() -> list[ReversiblePatch]:
-    pdb, pydevd = loaded("pdb"), loaded("pydevd")
-    found = [] if pdb is None else [hooks.once(pdb.Pdb, "interaction", _outside_the_run)]
-    if hasattr(pydevd, "PyDB"):
-        found.append(hooks.once(pydevd.PyDB, "do_wait_suspend", _suspended))
-    return found
 
 
 def _outside_the_run(original: Any) -> Any:
@@ -66,4 +58,9 @@ def _leave_replays() -> None:
             )
 
 
-hooks: Final = Switch(_patches, ("pdb", "pydevd"))
+hooks: Final = Switch(
+    (
+        Patch("pdb", "Pdb.interaction", _outside_the_run),
+        Patch("pydevd", "PyDB.do_wait_suspend", _suspended),
+    )
+)

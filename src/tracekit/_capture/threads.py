@@ -10,7 +10,7 @@ from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
-from functools import partial, reduce, wraps
+from functools import partial, wraps
 from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
@@ -27,7 +27,7 @@ from . import guard, handed
 from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, walk
 from .in_place import CodeExchange, MethodEntry, Unsupported
 from .locks import follow_locks
-from .patch import AttributePatch, ReversiblePatch, Switch, loaded
+from .patch import AttributePatch, ReversiblePatch, Switch, loaded, owner_of
 from .plugins import QueueClass, Scheduler, discover, movers_by_file
 from .waits import armed, await_place
 
@@ -1018,8 +1018,7 @@ def _uncovered_patches() -> list[ReversiblePatch]:
     found: list[ReversiblePatch] = []
     for scheduler in _schedulers():
         for module, attribute in scheduler.starts:
-            *way, name = attribute.split(".")
-            owner = reduce(lambda owner, step: getattr(owner, step, None), way, loaded(module))
+            owner, name = owner_of(loaded(module), attribute)
             if owner is not None and name in vars(owner):
                 refusing = partial(_refusing, owner, name, scheduler)
                 found += hooks.made((module, attribute), refusing)

@@ -46,7 +46,7 @@ def _of_event_loops() -> list[ReversiblePatch]:
 
 
 def _of_subprocesses() -> list[ReversiblePatch]:
-    return popen.patches(subprocesses) if any(map(loaded, _STARTING)) else []
+    return subprocesses.of(popen.PATCHES) if any(map(loaded, _STARTING)) else []
 
 
 #: The modules that start processes, or learn of their end.
