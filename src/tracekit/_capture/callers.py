@@ -34,7 +34,6 @@ from .plugins import (
 )
 
 __all__ = [
-    "PASS",
     "asked_by_user",
     "by_asyncio",
     "by_observer",

@@ -45,7 +45,6 @@ __all__ = [
     "Kind",
     "Reach",
     "Refuse",
-    "Watch",
     "allow",
     "asks",
     "check",
@@ -62,7 +61,6 @@ __all__ = [
     "read_from",
     "refuse",
     "signal_to_other",
-    "thread_start",
     "warm",
     "watching",
 ]

@@ -31,7 +31,6 @@ __all__ = [
     "policy_check",
     "state_transition",
     "validate",
-    "yields_inside",
 ]
 
 # -- blocks left by a yield --------------------------------------------------------------------------------------------

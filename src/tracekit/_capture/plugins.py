@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .patch import Patch
 
 __all__ = [
-    "FORMS",
     "GROUP",
     "PLACEHOLDER",
     "Ambient",

@@ -53,7 +53,7 @@ from .waits import armed, await_place
 if TYPE_CHECKING:
     pass
 
-__all__ = ["PATCHES", "Place", "PoolCall", "expect", "follow"]
+__all__ = ["PATCHES", "Place", "expect", "follow"]
 
 # -- process pools -----------------------------------------------------------------------------------------------------
 #

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TAIL",
-    "Blobs",
     "BlockCollector",
     "Collector",
     "EntryBlock",

@@ -40,7 +40,6 @@ __all__ = [
     "add_seal",
     "check_seal",
     "new_key",
-    "read_seals",
 ]
 
 _LONGEST_KEY: Final = 1 << 20

@@ -46,7 +46,6 @@ __all__ = [
     "holder",
     "holds_its_run",
     "is_segment",
-    "keep_cut",
     "lane_of",
     "last_entry",
     "live_writer",
@@ -59,7 +58,6 @@ __all__ = [
     "store_named",
     "summary",
     "valid_run_id",
-    "with_segments",
     "writer",
 ]
 

@@ -25,7 +25,7 @@ from .._reality import open_file, system
 from ..errors import TraceError
 from .durable import sync_directory
 
-__all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key", "vault_of"]
+__all__ = ["KEY_VARIABLE", "Vault", "has_vault", "vault_key"]
 
 KEY_VARIABLE: Final = "TRACEKIT_VAULT_KEY_FILE"
 _ABOUT: Final = b"tracekit-vault-v1"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .._runtime.recorder import Recording
     from .._runtime.spending import Budget, Reservation
 
-__all__ = ["Limit", "MeteredStep", "begin", "cost_usd", "limit"]
+__all__ = ["begin", "cost_usd", "limit"]
 
 # -- steps under a budget ----------------------------------------------------------------------------------------------
 #

@@ -44,15 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Awaited",
-    "DuplicateStep",
-    "FirstStep",
-    "KeyedCall",
-    "KeyedResult",
-    "LiveValue",
-    "LoggedCall",
     "Once",
-    "PeerCalls",
-    "calls_of",
     "place_of",
 ]
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "NOT_STARTED",
     "HandedCalls",
-    "RecordedChild",
     "RecordedChildren",
     "SegmentFile",
     "is_itself",
@@ -43,7 +42,6 @@ __all__ = [
     "patterns",
     "segments_of",
     "shown_arguments",
-    "started_as",
     "take_off",
 ]
 

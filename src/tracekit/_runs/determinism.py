@@ -42,7 +42,6 @@ __all__ = [
     "TranscriptDifference",
     "TranscriptWriter",
     "first_difference",
-    "labelled_differences",
     "name_of",
     "perturb",
     "transcribed_session",

@@ -17,7 +17,7 @@ from ..errors import TraceError, TraceIntegrityError
 from ..failures import FailureType, RecoveryStrategy, StructuredFailure
 from ..failures.classify import classify_answer, classify_recorded
 
-__all__ = ["FailureReader", "RecordedFailure", "failures_in", "recorded_failures"]
+__all__ = ["FailureReader", "RecordedFailure", "recorded_failures"]
 
 #: The families of steps that call something.
 _CALLS: Final = ("tool", "llm", "http")

@@ -26,7 +26,7 @@ from ..errors import RunNotFoundError, TraceError, TraceIntegrityError
 from .failures import FailureReader
 from .recovery import last_settled, uncertain_steps
 
-__all__ = ["RUN_SECONDS", "STATES", "STEP_SECONDS", "Figures", "Histogram", "StepInDoubt", "StoreFigures", "Totals"]
+__all__ = ["STATES", "Figures", "Histogram", "StepInDoubt", "StoreFigures", "Totals"]
 
 #: The states of a run. ``died``: it has no end and no writer. ``unreadable``: of a newer format, or can't be opened.
 STATES: Final = ("running", "complete", "failed", "aborted", "died", "broken", "unreadable")

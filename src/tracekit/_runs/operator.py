@@ -41,19 +41,14 @@ from .recovery import (
 from .undoing import Tools, compensate, to_run, tools_of, uncompensated, unknown
 
 __all__ = [
-    "FINAL",
     "Aborted",
-    "Settled",
     "abort",
     "completed",
     "operator",
     "reopened",
-    "said_by",
     "segments",
     "settle",
     "settle_as",
-    "settle_ended",
-    "who_and_why",
 ]
 
 # -- opening a dead run ------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from .ending import IdleState, ask_file, state_file
 if TYPE_CHECKING:
     from .._runtime.replayer import Replay
 
-__all__ = ["ReplayedChild", "ReplayedChildren", "Report", "reported_failure"]
+__all__ = ["ReplayedChildren", "Report"]
 
 # -- one child process -------------------------------------------------------------------------------------------------
 #

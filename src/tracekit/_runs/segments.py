@@ -40,7 +40,7 @@ from .run import JoinedProcess, Run, register
 if TYPE_CHECKING:
     from .._runtime.spending import Spending
 
-__all__ = ["RecordedProcess", "Segment", "end_part", "follow", "join", "leave", "successor"]
+__all__ = ["Segment", "end_part", "follow", "join", "leave", "successor"]
 
 
 class _Forks:

@@ -49,7 +49,6 @@ from ..errors import (
 
 __all__ = [
     "PATIENCE",
-    "AbortWait",
     "Tools",
     "Undoing",
     "compensate",

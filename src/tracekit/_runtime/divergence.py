@@ -42,12 +42,10 @@ if TYPE_CHECKING:
     from .verdict import Report
 
 __all__ = [
-    "THREAD_ORDER",
     "Divergences",
     "FirstFailure",
     "after_the_end",
     "another_identity",
-    "another_step",
     "asked_too_often",
     "asks_for_more",
     "changed_lines",
@@ -65,8 +63,6 @@ __all__ = [
     "nearest",
     "never_asked_for",
     "no_more",
-    "not_answered",
-    "not_captured",
     "nothing_recorded",
     "out_of_order",
     "sleeps_too_often",

@@ -72,13 +72,9 @@ if TYPE_CHECKING:
     from .spending import Budget, Spending
 
 __all__ = [
-    "EffectStep",
-    "RaisingSteps",
     "RecordedStep",
     "RecordedTimer",
     "Recording",
-    "UndoingStep",
-    "UnloggedStep",
     "of_run",
     "of_step",
 ]

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .._journal.reader import Trace
 
 __all__ = [
-    "LEAST",
     "STAND_IN",
     "KnownSecrets",
     "Mark",

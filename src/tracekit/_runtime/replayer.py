@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .schedule import Ticket
     from .spending import Budget, Spending
 
-__all__ = ["NEEDED", "LaneCursor", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
+__all__ = ["NEEDED", "Replay", "ReplayedStep", "ReplayedTimer", "for_replay"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 #: The function with which a thread sleeps.

@@ -29,7 +29,7 @@ from .threads import ThreadMonitor, Waiting
 if TYPE_CHECKING:
     from .schedule import Ticket
 
-__all__ = ["DeferredStep", "Followed", "HeldTimer", "LateTimer", "ResumedSpan", "ResumedTimer", "Resumption"]
+__all__ = ["Followed", "Resumption"]
 
 # -- deferred ----------------------------------------------------------------------------------------------------------
 #

@@ -15,7 +15,6 @@ __all__ = [
     "CREDENTIALS",
     "FORMATS",
     "KEYS",
-    "NOT_SECRET",
     "OPAQUE_FIELDS",
     "SECRETS",
     "SHAPES",

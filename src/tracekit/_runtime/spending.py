@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LIMITS",
-    "OF_TOKENS",
     "Budget",
     "Call",
     "CallSpec",

@@ -45,7 +45,6 @@ from .exceptions import RECIPES
 from .registry import codecs_by_tag, is_heap, loaded_class, name_of, set_state
 
 __all__ = [
-    "MAX_NESTING",
     "REBUILD",
     "Decoder",
     "exception_from_json",

@@ -38,7 +38,7 @@ from .output import DIFFERENT, complete_in_run, console, fail, printable, read
 from .replay import Prepared, live_kinds, of_a_replay, prepared, started
 from .show import line_of, print_answer, print_input
 
-__all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Line", "Steps", "Stop", "Streams", "debug", "interact"]
+__all__ = ["Condition", "DebuggedReplay", "Frame", "GoneError", "Line", "Steps", "Stop", "Streams", "debug"]
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

@@ -76,13 +76,7 @@ __all__ = [
     "Body",
     "Ended",
     "Entry",
-    "ReplayedRuns",
-    "ResumedRuns",
-    "Sibling",
-    "Watchdog",
     "check_siblings",
-    "command_line_text",
-    "exit_by_signal",
     "first_meta",
     "go",
     "ignore_warnings",
@@ -92,9 +86,7 @@ __all__ = [
     "prepare",
     "prepared",
     "reached",
-    "recorded_input",
     "replayed",
-    "resume_process",
     "siblings",
 ]
 

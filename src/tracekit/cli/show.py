@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["explain", "line_of", "print_answers", "print_text", "print_turn", "show", "unified", "whole"]
+__all__ = ["explain", "line_of", "print_text", "print_turn", "show", "unified", "whole"]
 
 # -- show --------------------------------------------------------------------------------------------------------------
 #

@@ -30,7 +30,7 @@ from rich.text import Text
 from ...testing import ScriptedModel, ToolUse
 from ..output import DIFFERENT, RIGHT, USAGE_ERROR, message
 
-__all__ = ["Play", "Provider", "Story", "Tripwire", "Workspace", "demo", "embedded", "real", "script"]
+__all__ = ["Play", "Provider", "Tripwire", "demo", "embedded", "real", "script"]
 
 # -- story -------------------------------------------------------------------------------------------------------------
 #
