@@ -64,7 +64,6 @@ __all__ = [
     "ReplaceableCall",
     "Terms",
     "UndoableSteps",
-    "Work",
     "acting",
     "call_plan",
     "run_plan",
@@ -637,7 +636,7 @@ class Overdue(Exception):
         self.goes_on: Final = goes_on
 
 
-class Work:
+class ThreadedCall:
     """A call in a thread of its own, in a copy of this context. Inside a run its lane is started by the step of
     ``body``."""
 
@@ -1103,7 +1102,7 @@ class FunctionBody:
         return result
 
     def _in_time(self, limit: float) -> Any:
-        work = Work(self._call.function, self._call.args, self._call.kwargs, self._scope)
+        work = ThreadedCall(self._call.function, self._call.args, self._call.kwargs, self._scope)
         self.working = lambda: not work.ended
         try:
             return work.result(limit, self._over)

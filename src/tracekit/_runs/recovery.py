@@ -577,7 +577,7 @@ def uncertain_steps(path: str) -> tuple[list[UncertainStep], bool]:
     now = _reality.time_ns()
     found: list[UncertainStep] = []
     with Trace(path) as trace:
-        verdict = Store.of(path).judge_run(trace)
+        verdict = Store.judge_run(trace)
         log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
         host, run_name = _host(trace, path), first_entry(file_beside(path, None)).get("name")
         for step in steps:
@@ -729,7 +729,7 @@ def advice(decision: Decision, path: str) -> str:
     in_doubt = [step for step in decision.in_doubt if isinstance(step, int)]
     if first["code"] in IN_DOUBT and first.get("step") in in_doubt:
         with Trace(path) as trace:
-            verdict = Store.of(path).judge_run(trace)
+            verdict = Store.judge_run(trace)
             log = RecoveredLog(islice(trace.entries(damaged=True), verdict.count))
         outermost: int = [first["step"], *_in_doubt_around(log, first["step"], in_doubt)][-1]
         return _what_to_do(path, outermost, log, verdict, in_doubt)
@@ -824,7 +824,7 @@ def decision_on(
     held = holder(path)
     try:
         with Trace(path, collect=(RecoveredLog,)) as trace:
-            verdict = Store.of(path).judge_run(trace)
+            verdict = Store.judge_run(trace)
             return decided(
                 trace,
                 verdict,
