@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import hashlib
 import random
 import select
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,46 @@ def test_places_grow_with_what_runs(tmp_path: Path) -> None:
     with replay(run) as session:
         asyncio.run(program())
     assert session.report.exact
+
+
+class InContext:
+    """Awaits a coroutine each piece of which runs in a context of its own, as some agent frameworks do."""
+
+    def __init__(self, made: Any) -> None:
+        self.context = contextvars.copy_context()
+        self.made = made
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        value = None
+        while True:
+            try:
+                value = yield self.context.run(self.made.send, value)
+            except StopIteration as stop:
+                return stop.value
+
+
+@LOOPS
+def test_calls_whose_pieces_run_in_another_context(tmp_path: Path, loop: Loop) -> None:
+    """Answers that come at the same time go on in the order in which they came, and who polls meanwhile finds each where it
+    was."""
+
+    async def program() -> Any:
+        seen: list[Any] = []
+        polls = 0
+
+        async def agent(i: int) -> None:
+            for k in range(3):
+                answer = await InContext(on_loop([i, k], 0.002 * (k + 1)))
+                await asyncio.sleep(0)
+                seen.append((answer, polls))
+
+        tasks = [asyncio.create_task(agent(i)) for i in range(4)]
+        while not all(task.done() for task in tasks):
+            polls += 1
+            await asyncio.sleep(0)
+        return seen, polls
+
+    twice(tmp_path, loop, program)
 
 
 # -- what a process does once --------------------------------------------------------------------------------------------

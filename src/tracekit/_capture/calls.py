@@ -183,14 +183,26 @@ class drive:
 
 
 class resumed:
-    """The rest of an iterator (or coroutine) whose first item has been taken, preceded by that item. Can be awaited."""
+    """The rest of an iterator (or coroutine) whose first item has been taken, preceded by that item. Can be awaited.
 
-    __slots__ = ("_first", "_iterator", "_started")
+    Until it has ended, the lane of a live call is inside that.
+    """
+
+    __slots__ = ("_first", "_iterator", "_lane", "_started")
 
     def __init__(self, iterator: Any, first: Any) -> None:
         self._iterator = iterator
         self._first = first
         self._started = False
+        scope = current.get()
+        self._lane = None if scope is None or not scope.live else scope.lane
+        if self._lane is not None:
+            self._lane.inside += 1
+
+    def _ended(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.inside -= 1
 
     def __iter__(self) -> resumed:
         return self
@@ -204,13 +216,22 @@ class resumed:
         if not self._started:
             self._started = True
             return self._first
-        return self._iterator.send(value)
+        try:
+            return self._iterator.send(value)
+        except BaseException:  # the end is one, too
+            self._ended()
+            raise
 
     def throw(self, *error: Any) -> Any:
         self._started = True
-        return self._iterator.throw(*error)
+        try:
+            return self._iterator.throw(*error)
+        except BaseException:
+            self._ended()
+            raise
 
     def close(self) -> None:
+        self._ended()
         self._iterator.close()
 
 

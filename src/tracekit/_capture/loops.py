@@ -289,11 +289,22 @@ def _call_soon(original: Any) -> Any:
         if progress is None:
             return original(self, callback, *args, context=context)
         handle = _Counted(callback, args, self, context)
-        progress.soon(self, None if scope.live else scope.lane, handle)
+        lane = scope.lane
+        progress.soon(self, None if scope.live or (lane.inside and _resumes(callback, lane)) else lane, handle)
         return handle
 
     call_soon.__qualname__ = getattr(original, "__qualname__", "call_soon")
     return call_soon
+
+
+def _resumes(callback: Any, lane: Lane) -> bool:
+    """Return whether ``callback`` resumes the task of ``lane``, which is inside a live call: that is no progress of the
+    program.
+
+    The context of the callback says so by itself, unless somebody runs a part of the task in another one
+    (``context.run(coroutine.send, None)``).
+    """
+    return id(getattr(callback, "__self__", None)) == lane.owner
 
 
 def _call_soon_threadsafe(original: Any) -> Any:
@@ -832,6 +843,7 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
     error: BaseException | None = None
     # Nothing is counted during the wait, as inside a live call.
     token = enter(scope.inside(scope.parent or 1, live=True))
+    scope.lane.inside += 1
     try:
         try:
             result = await made
@@ -846,6 +858,7 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
             _note(cut_off)
         raise
     finally:
+        scope.lane.inside -= 1
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
     if turn.comes or not (turn.live or hop or _is_around(call, scope.lane, turn)):

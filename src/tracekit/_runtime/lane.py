@@ -48,6 +48,7 @@ class Lane:
         "callbacks",
         "captured",
         "id",
+        "inside",
         "last",
         "let_go",
         "limit",
@@ -101,6 +102,8 @@ class Lane:
         self.begun_at: Final = 0 if parent is None else max(0, parent.since)
         #: Whether it is that of a task, which has one callback more than a coroutine that a loop is run for.
         self.task = False
+        #: In how many live calls, or waits for recorded ones, its task is suspended.
+        self.inside = 0
         #: The event loop that runs them, and the list to append this lane to when one runs; ``None`` if it is in the list.
         self.loop: object = None
         self.moved: list[Lane] | None = None

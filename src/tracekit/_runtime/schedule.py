@@ -288,7 +288,11 @@ class Schedule:
         ticket.future, ticket.lane = future, lane
         scope = current.get()
         # Waiting for an event is inside the live call: the callback that wakes the task counts for no lane.
-        token = None if scope is None else enter(scope.inside(scope.parent or 1, live=True))
+        token, here = None, None
+        if scope is not None:
+            here = scope.lane
+            here.inside += 1
+            token = enter(scope.inside(scope.parent or 1, live=True))
         if seq is not None:
             self.progress.queue(loop).expect(future)
         self._ask(ticket)
@@ -302,6 +306,8 @@ class Schedule:
         finally:
             if token is not None:
                 current.reset(token)
+            if here is not None:
+                here.inside -= 1
         if self._failed:
             raise self._failure()
         if self.signals is not None:
