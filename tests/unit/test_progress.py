@@ -106,12 +106,20 @@ def test_who_polls_sees_what_he_saw(tmp_path: Path, loop: Loop) -> None:
 def test_who_has_given_up_looking_gives_up(tmp_path: Path, loop: Loop) -> None:
     """A task looks a number of times, and waits then: in the recording the answer came when it waited, and so it does in the replay."""
 
+    given_up = threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    def ask_late() -> str:
+        given_up.wait()
+        return "late"
+
     async def program() -> Any:
-        answer = asyncio.create_task(asyncio.to_thread(in_thread, "late", 0.3))
+        answer = asyncio.create_task(asyncio.to_thread(ask_late))
         looks = 0
         while not answer.done() and looks < 3000:
             looks += 1
             await asyncio.sleep(0)
+        given_up.set()
         return looks, await answer
 
     seen, _ = twice(tmp_path, loop, program)
