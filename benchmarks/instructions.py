@@ -105,6 +105,17 @@ def stream(_url: str, count: int) -> None:
         model.stream(number)
 
 
+def async_stream(_url: str, count: int) -> None:
+    """The same of the asynchronous client; before each chunk other tasks may run."""
+    model = Model()
+
+    async def agent() -> None:
+        for number in range(count // DEAR):
+            await model.stream_async(number)
+
+    asyncio.run(agent())
+
+
 def tool_call(_url: str, count: int) -> None:
     for _ in range(count * TOOLS):
         tool("ACME", 12.5, TEXT)
@@ -125,7 +136,8 @@ def two_lines(_url: str, count: int) -> None:
 
 #: How many calls one of ``count`` is, where it is not one.
 CALLS = {
-    "turn 1": 1 / DEAR, "turn 40": 1 / DEAR, "turn 200": 1 / DEAR, "200-chunk stream": 1 / DEAR,
+    "turn 1": 1 / DEAR, "turn 40": 1 / DEAR, "turn 200": 1 / DEAR,
+    "200-chunk stream": 1 / DEAR, "200-chunk async stream": 1 / DEAR,
     "tool call": TOOLS, "async tool call": TOOLS,
 }  # fmt: skip
 #: What is bare where it is not the same program: the floor of ``benchmarks.overhead``.
@@ -135,6 +147,7 @@ PROGRAMS: dict[str, Callable[[str, int], None]] = {
     "Session.post": session_post,
     "aiohttp post": aiohttp_post,
     "200-chunk stream": stream,
+    "200-chunk async stream": async_stream,
     "tool call": tool_call,
     "async tool call": async_tool_call,
     "turn 1": conversation(0),

@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -125,13 +125,13 @@ def each(calls: int, call: Callable[[int], object], clock: Callable[[], int] = _
     return (clock() - begun) / calls
 
 
-def each_async(calls: int, call: Callable[[int], Any]) -> float:
+def each_async(calls: int, call: Callable[[int], Any], clock: Callable[[], int] = _reality.perf_counter_ns) -> float:
     async def loop() -> float:
         gc.collect()
-        begun = _reality.perf_counter_ns()
+        begun = clock()
         for number in range(calls):
             await call(number)
-        return (_reality.perf_counter_ns() - begun) / calls
+        return (clock() - begun) / calls
 
     return asyncio.run(loop())
 
@@ -270,12 +270,15 @@ class Bench:
             detail = f"{self.median(recorded) / 1e3:.0f} against {self.median(bare) / 1e3:.0f} µs of CPU"
             label = "model call" if kind == "call" else "200-chunk stream"
             yield Figure(label, (self.ratio(recorded, bare) - 1) * 100, "% more CPU", reach, aim, detail=detail)
+        more = (self.ratio("async stream recorded", "async stream bare") - 1) * 100
+        yield Figure("the same, with tasks before each chunk", more, "% more CPU")
 
     def _model_round(self, model: Model, kind: str) -> None:
         model.ask(0)
         model.stream(0)
         self.add(f"call {kind}", each(self.model_calls, model.ask, cpu_ns))
         self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), model.stream, cpu_ns))
+        self.add(f"async stream {kind}", each_async(max(self.model_calls // 5, 5), model.stream_async, cpu_ns))
 
     def requests(self) -> Iterator[Figure]:
         """What it costs that requests can be captured, where no run is active."""
@@ -402,7 +405,7 @@ class Model:
 
     def __init__(self, answers: Sequence[str] = ()) -> None:
         import httpx2
-        from openai import OpenAI
+        from openai import AsyncOpenAI, OpenAI
 
         usage = {"prompt_tokens": 2500, "completion_tokens": 250, "total_tokens": 2750}
         base: dict[str, Any] = {"id": "c", "created": 1, "model": "m"}
@@ -433,6 +436,20 @@ class Model:
         http = httpx2.Client(transport=transport)
         self.client = OpenAI(api_key="none", base_url="http://model.test/v1", http_client=http, max_retries=0)
 
+        class AsyncChunks(httpx2.AsyncByteStream):
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                for chunk in chunks:
+                    await asyncio.sleep(0)  # as if it came over a network
+                    yield chunk
+
+        def answer_slowly(_: Any) -> Any:
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=AsyncChunks())
+
+        slow = httpx2.AsyncClient(transport=httpx2.MockTransport(answer_slowly))
+        self.async_client = AsyncOpenAI(
+            api_key="none", base_url="http://model.test/v1", http_client=slow, max_retries=0
+        )
+
     @staticmethod
     def _chunk(base: dict[str, Any], number: int) -> bytes:
         choice = {"index": 0, "delta": {"content": f"word{number} "}, "finish_reason": None}
@@ -447,6 +464,11 @@ class Model:
 
     def stream(self, number: int) -> None:
         for _ in self.client.chat.completions.create(model="m", stream=True, messages=self._messages(number)):
+            pass
+
+    async def stream_async(self, number: int) -> None:
+        asked = self._messages(number)
+        async for _ in await self.async_client.chat.completions.create(model="m", stream=True, messages=asked):
             pass
 
 
