@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -381,39 +380,3 @@ def main():
     assert "its trace has no end, and a replay stops there" in done.stderr
     (run,) = family.store.list()
     assert (run.end, len(family.store.segments(run.run_id))) == (None, 1)
-
-
-WAITS_FOR_A_DEAD_CHILD = """
-import multiprocessing, os, signal, threading
-from tracekit import traced_tool
-
-@traced_tool(side_effect="irreversible")
-def pay(number):
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-def child(queue, number):
-    queue.put(pay(number))
-
-if __name__ == "__main__":
-    fork = multiprocessing.get_context("fork")
-    queue = fork.Queue()
-    for number in range(3):
-        fork.Process(target=child, args=(queue, number)).start()
-    if os.path.exists("kill"):
-        threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-    print(sorted(queue.get() for _ in range(3)), flush=True)
-"""
-
-
-def test_a_program_that_died_waiting_for_a_dead_child(tmp_path: Path) -> None:
-    """The replay of a program that was killed while it waited for what a killed child would have sent waits for it no longer than it says:
-    nobody knows how it would have gone on."""
-    (tmp_path / "program.py").write_text(WAITS_FOR_A_DEAD_CHILD)
-    (tmp_path / "kill").touch()
-    assert python("-m", "tracekit", "run", "program.py", cwd=tmp_path).returncode == -signal.SIGKILL
-    (tmp_path / "kill").unlink()
-    done = python("-m", "tracekit", "replay", "last", "--grace", "0", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert "nothing in the program has moved for so long that it is ended" in done.stderr

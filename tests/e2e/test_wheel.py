@@ -37,10 +37,28 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked sdist."""
+    place = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(build(place, "sdist")) as archive:
+        archive.extractall(place / "unpacked", filter="data")
+    (root,) = (place / "unpacked").iterdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that ``pip`` makes of an sdist."""
+    return build(tmp_path_factory.mktemp("wheel"), root=sources, CFLAGS="-O0")  # faster to compile
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is in the wheel, in a directory of its own; what it depends on is that of this interpreter."""
-    wheel = build(tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")  # faster to compile
-    site = tmp_path_factory.mktemp("site") / "site-packages"
+    return unpacked(wheel, tmp_path_factory.mktemp("site") / "site-packages")
+
+
+def unpacked(wheel: Path, site: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     return site
@@ -110,8 +128,8 @@ def test_pytest_leaves_the_installed_modules_as_they_are(site: Path, tmp_path: P
 def test_the_command_of_the_wheel(site: Path, tmp_path: Path) -> None:
     """Its entry point starts; each command answers ``--help``; what it needs as files (schema, corpus, pages) is in it."""
     entry = (next(site.glob("*.dist-info")) / "entry_points.txt").read_text()
-    assert "tracekit = tracekit.cli:main" in entry
-    start = "import sys; sys.argv[0] = 'tracekit'; from tracekit.cli import main; main()"
+    assert "tracekit = tracekit.__main__:main" in entry
+    start = "import sys; sys.argv[0] = 'tracekit'; from tracekit.__main__ import main; main()"
     schema = run(site, tmp_path, "-c", start, "schema")
     assert json.loads(schema.stdout)["$schema"].startswith("https://json-schema.org"), schema.stderr
     help = run(site, tmp_path, "-c", start, "--help")
@@ -133,7 +151,7 @@ for command in sys.argv[1:]:
     assert (site / "tracekit" / "cli" / "demo" / "corpus.txt").exists()
 
 
-def test_nothing_else_is_in_the_wheel(site: Path) -> None:
+def nothing_else_is_in(site: Path) -> None:
     """Packages of the project, and no tests, tools or caches."""
     files = [Path(line.split(",")[0]) for line in next(site.glob("*.dist-info/RECORD")).read_text().splitlines()]
     packages = {file.parts[0] for file in files if not file.parts[0].endswith(".dist-info")}
@@ -143,13 +161,18 @@ def test_nothing_else_is_in_the_wheel(site: Path) -> None:
     assert not [file for file in files if any(part.startswith(".") or part == "__pycache__" for part in file.parts)]
 
 
+def test_nothing_else_is_in_the_wheel(site: Path) -> None:
+    """Packages of the project, and no tests, tools or caches."""
+    nothing_else_is_in(site)
+
+
 def test_without_a_compiler(tmp_path: Path) -> None:
-    """Where the C extension can't be compiled it is left out: the wheel is one for every machine, and does the same."""
+    """Where the C extension can't be compiled it is left out: the wheel is one for every machine, and does the same. It is made of this
+    checkout, with all that lies around in it, and holds nothing else either."""
     wheel = build(tmp_path, CC="/bin/false")
     assert wheel.name.endswith("-py3-none-any.whl")
-    site = tmp_path / "site"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    site = unpacked(wheel, tmp_path / "site")
+    nothing_else_is_in(site)
     assert not [*site.rglob("*.so"), *site.rglob("*.c")]
     done = run(site, tmp_path, "-c", PROGRAM)
     assert done.returncode == 0, done.stderr
@@ -159,22 +182,18 @@ def test_without_a_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not find_spec("tracekit._native._compiled"), reason="no C extension here: no compiler, perhaps")
-def test_with_a_compiler(site: Path, tmp_path: Path) -> None:
+def test_with_a_compiler(sources: Path, wheel: Path, site: Path, tmp_path: Path) -> None:
     """The wheel of an unpacked sdist has the C extension, for this platform and each CPython from 3.11 on, and says so in its name.
 
     An older one does not stay in a checkout where it can't be compiled any more.
     """
-    with tarfile.open(build(tmp_path, "sdist")) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    (root,) = (tmp_path / "unpacked").iterdir()
-    old = root / "src" / "tracekit" / "_native" / "_compiled.abi3.so"
-    old.write_bytes(b"of other sources")
-    build(tmp_path, "editable", root, CC="/bin/false")
-    assert not old.exists()
-    wheel = build(tmp_path, root=root, CFLAGS="-O0")
     assert "-cp311-abi3-" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         assert [name for name in archive.namelist() if name.endswith(".so")] == ["tracekit/_native/_compiled.abi3.so"]
     assert "with its C extension" in run(site, tmp_path, "-m", "tracekit", "-V").stdout
     pure = run(site, tmp_path, "-m", "tracekit", "-V", TRACEKIT_PURE="1")
     assert "without its C extension" in pure.stdout
+    old = sources / "src" / "tracekit" / "_native" / "_compiled.abi3.so"
+    old.write_bytes(b"of other sources")
+    build(tmp_path, "editable", sources, CC="/bin/false")
+    assert not old.exists()

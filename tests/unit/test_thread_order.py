@@ -963,34 +963,82 @@ with record("left"):
 """
 
 
-def test_grace_ends_what_nobody_can_tell(tmp_path: Path) -> None:
+WAITS_FOR_A_DEAD_CHILD = """
+import multiprocessing, os, signal, sys, threading
+from tracekit import traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay(number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+def child(queue, number):
+    queue.put(pay(number))
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    queue = fork.Queue()
+    for number in range(3):
+        fork.Process(target=child, args=(queue, number)).start()
+    if not os.path.exists(sys.argv[1]):  # in the recording
+        threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    print(sorted(queue.get() for _ in range(3)), flush=True)
+"""
+
+#: Programs whose replay only ``--grace`` ends, with the status of the recorded ones and options of the replay.
+ENDED_BY_GRACE: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "sleeps": (SLEEPS_FOR_EVER, 0, ("--isolate", "off")),
+    "looks": (LOOKS_FOR_EVER, 0, ("--isolate", "off")),
+    "alone": (ALONE_FOR_EVER, 0, ("--isolate", "off")),
+    "left": (LEFT_FOR_EVER, 0, ("--isolate", "off")),
+    "dead child": (WAITS_FOR_A_DEAD_CHILD, -signal.SIGKILL, ()),
+}
+
+
+@pytest.fixture(scope="module")
+def ended_by_grace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
+    """The replay of each, side by side: the time of ``--grace`` begins after ten seconds, with the line that names what is waited for."""
+    base = tmp_path_factory.mktemp("grace")
+
+    def replayed(name: str) -> subprocess.CompletedProcess[str]:
+        program, status, options = ENDED_BY_GRACE[name]
+        directory = base / name
+        directory.mkdir()
+        (directory / "program.py").write_text(program)
+        own = {**os.environ, "TRACEKIT_DIR": str(directory / "store")}
+        done = python("-m", "tracekit", "run", "program.py", str(directory / "mark"), cwd=directory, env=own)
+        assert done.returncode == status, done.stderr
+        (directory / "mark").touch()
+        return python("-m", "tracekit", "replay", "last", *options, "--grace", "0", cwd=directory, env=own)
+
+    with ThreadPoolExecutor(len(ENDED_BY_GRACE)) as pool:
+        return dict(zip(ENDED_BY_GRACE, pool.map(replayed, ENDED_BY_GRACE), strict=True))
+
+
+def test_grace_ends_what_nobody_can_tell(ended_by_grace: dict[str, subprocess.CompletedProcess[str]]) -> None:
     """A thread that sleeps outside Python for ever, and one that is none of the run's and looks at something again and again, are neither
     overtaken nor called a failure: after a while standard error names them, and the time of ``--grace`` ends the replay as not known.
     So it is where the end of a block waits for them, or nobody for anything that was recorded."""
-    programs = {
-        "sleeps": SLEEPS_FOR_EVER, "looks": LOOKS_FOR_EVER, "alone": ALONE_FOR_EVER, "left": LEFT_FOR_EVER,
-    }  # fmt: skip
+    said = {name: ended_by_grace[name].stderr for name in ("sleeps", "looks", "alone", "left")}
+    for name, text in said.items():
+        assert ended_by_grace[name].returncode == 3, text
+        assert "not known" in text
+    for name, line in (("sleeps", 13), ("alone", 11), ("left", 13)):
+        assert "waits for step" in said[name]
+        assert f"program.py:{line}" in said[name]
+    assert "'looks', which is not one of the run's, at" in said["looks"]
+    assert "program.py:19" in said["looks"]
 
-    def told(name: str) -> str:
-        directory = tmp_path / name
-        directory.mkdir()
-        (directory / "program.py").write_text(programs[name])
-        own = {**os.environ, "TRACEKIT_DIR": str(directory / "store")}
-        done = python("-m", "tracekit", "run", "program.py", str(directory / "mark"), cwd=directory, env=own)
-        assert done.returncode == 0, done.stderr
-        (directory / "mark").touch()
-        done = python("-m", "tracekit", "replay", "last", "--isolate", "off", "--grace", "0", cwd=directory, env=own)
-        assert done.returncode == 3, done.stderr
-        assert "not known" in done.stderr
-        return done.stderr
 
-    with ThreadPoolExecutor(len(programs)) as pool:
-        sleeps, looks, alone, left = pool.map(told, programs)
-    for said, line in ((sleeps, 13), (alone, 11), (left, 13)):
-        assert "waits for step" in said
-        assert f"program.py:{line}" in said
-    assert "'looks', which is not one of the run's, at" in looks
-    assert "program.py:19" in looks
+def test_a_program_that_died_waiting_for_a_dead_child(
+    ended_by_grace: dict[str, subprocess.CompletedProcess[str]],
+) -> None:
+    """The replay of a program that was killed while it waited for what a killed child would have sent waits for it no longer than it says:
+    nobody knows how it would have gone on."""
+    done = ended_by_grace["dead child"]
+    assert done.returncode == 3, done.stderr
+    assert "nothing in the program has moved for so long that it is ended" in done.stderr
 
 
 DIES = """
