@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.place import Place
+from tracekit import decision
+from tracekit.integration import OpenRun, entered
 
 PROGRAM = """
 import asyncio, os, queue, random, signal, threading, time, urllib.request
@@ -49,7 +51,7 @@ DIES = {
         "q = queue.Queue(); threading.Thread(target=lambda: (look(2), time.sleep(60))).start(); q.get()",
     ),
 }  # fmt: skip
-DIED = "this is where the recorded process died"
+DIED = "this is where the log ends"
 #: The hash seeds of the processes that ``verify-determinism`` and ``doctor`` start; how these start is not the subject here.
 SEEDS = ("0", "1", "2")
 
@@ -82,6 +84,21 @@ def test_the_same_code_up_to_the_end_of_its_log_is_neither_exact_nor_not(place: 
     kinds = {one["code"] for one in json.loads(found.stdout)["findings"]}
     assert "incomplete" in kinds
     assert not kinds & {"waits", "today", "order", "chance"}, found.stdout
+
+
+def test_a_run_that_is_still_recorded_has_not_died(place: Place) -> None:
+    """It is replayed as far as its log goes, and no word says that its process is gone; its export says that it runs."""
+    place.program("from tracekit import decision\ndef turn():\n    decision('turn', input=1, output=2)\n")
+    run = OpenRun(str(place.directory / "open.jsonl"), name="open", input={})
+    with entered(run.scope):
+        decision("turn", input=1, output=2)
+    done = place.cli("replay", "open.jsonl", "--entry", "agent:turn")
+    exported = place.cli("export", "open.jsonl", "--to", "perfetto")
+    run.close()
+    assert done.returncode == 3, done.stderr
+    assert "the run is still being recorded" in done.stderr
+    assert "died" not in done.stderr
+    assert '"state":"running"' in exported.stdout
 
 
 @pytest.mark.parametrize(

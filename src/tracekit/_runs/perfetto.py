@@ -104,7 +104,8 @@ class _File:
                 yield _Slice(
                     step.ts_ns, end, step.lane_number, f"{step.kind} {step.name}", step.kind, self._args(step), step.seq
                 )
-        about = {"run_id": first.get("run_id"), "state": str(last.get("type", ""))}
+        state = str(last["type"]) if self.view.ended is not None else "running" if self.view.live else "died"
+        about = {"run_id": first.get("run_id"), "state": state}
         yield _Slice(
             self.began, max(self.ended, *lasts.values()), 0, str(first.get("name") or "run"), "run", about, first["seq"]
         )

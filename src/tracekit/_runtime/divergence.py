@@ -236,13 +236,13 @@ _ONCE: Final = "record and replay alike: each in a new process (`tracekit run` a
 
 
 #: The advice for a failure at the end of an incomplete log.
-_LOG_ENDS: Final = "this is where the recorded process died; what came after is not known"
+_LOG_ENDS: Final = "this is where the log ends: its process had died, or still runs; what came after is not known"
 
 
 def headline(failure: BaseException) -> str:
     """Return what a failure means for the replay: it failed, or reached the end of what is known."""
     ended = isinstance(failure, ReplayError) and failure.at_log_end
-    return "the replay has reached the end of the log of a process that died" if ended else "the replay has failed"
+    return "the replay has reached the end of the log, and the run has no end" if ended else "the replay has failed"
 
 
 def asks_for_more(error: ReplayError) -> bool:

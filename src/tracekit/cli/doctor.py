@@ -105,6 +105,7 @@ _CROSSED: Final = {
     "stdin": f"read it with input() or through sys.stdin, which are captured, or {_IN_A_TOOL}",
 }
 _OTHERWISE: Final = f"do it {_IN_A_TOOL}"
+_WAIT: Final = "wait until its program has ended, and examine it again"
 _ENDED: Final = "find what ends its process: native code that fails or sends a signal, or a lack of memory"
 _KEEP: Final = (
     "put the file below the working directory and have its content kept (`tracekit run --keep-files SIZE`), or read it with "
@@ -169,7 +170,9 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
             continue
         mend = _REASONS.get(reason.code, _OTHERWISE)
         if reason.code == "incomplete":  # by no step: its last one is only the last that is known
-            yield Finding(reason.code, reason.text, None, mend, view.run_id)
+            running = view.state == "running"
+            text = "it is still being recorded: a replay goes as far as its log does now" if running else reason.text
+            yield Finding(reason.code, text, None, _WAIT if running else mend, view.run_id)
             continue
         for entry in [*reason.facts.get("entries", ())] or [None]:
             found = None if entry is None else _step_at(view, entry)

@@ -15,7 +15,7 @@ import click
 
 from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
-from .._journal.store import Store, before_last, file_name, shown_as
+from .._journal.store import Store, before_last, file_name, holder, shown_as
 from .._runs.environment import Program
 from .._runs.remote import is_url
 from .._runtime.redaction import Originals
@@ -277,6 +277,8 @@ def prepared(run: str, command: tuple[str, ...], store: str | None, verb: str, o
         lost = not command and Originals(path).lack(trace.entry(1), "meta/program_command/arguments")
     which = f"{run} ({file_name(path).stem})" if before_last(run) is not None else run
     message(f"tracekit: replaying {which}: {options['entry'] or program}")
+    if holder(path):
+        message("tracekit: the run is still being recorded: it is replayed as far as its log goes now")
     if lost:
         what = f"-m {program.module}" if program.module else program.script
         message(
