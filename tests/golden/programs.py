@@ -134,6 +134,25 @@ def conversation() -> list[Any]:
     return [message["content"] for message in history]
 
 
+def history() -> list[Any]:
+    """A history that grows, is sent twice, is cut, and has a message exchanged: lists that extend others, and refer to them."""
+
+    @traced_model(model="golden-history")
+    def chat(messages: list[dict[str, str]], tools: list[dict[str, str]]) -> str:
+        return f"answer {len(messages)} " + os.urandom(300).hex()
+
+    tools = [{"name": name, "description": f"what {name} does " * 30} for name in ("look", "pay")]
+    said: list[dict[str, str]] = []
+    seen: list[str] = []
+    for turn in range(4):
+        said.append({"role": "user", "content": f"question {turn} " + "why " * 300})
+        said.append({"role": "assistant", "content": chat(said, tools)})
+    edited = [*said[:3], {"role": "assistant", "content": "another answer " * 30}, *said[4:]]
+    for messages in (said, said, said[:4], edited):
+        seen.append(chat([*messages, {"role": "user", "content": "and then?"}], tools))
+    return [*(message["content"] for message in said), *seen]
+
+
 def missing() -> list[Any]:
     """A process that can't be started: it crossed the boundary of the run, and turned out to be captured."""
     try:
@@ -169,6 +188,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "conversation": conversation,
     "missing": missing,
     "processes": processes,
+    "history": history,
 }
 
 

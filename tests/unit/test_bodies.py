@@ -323,6 +323,29 @@ def test_bounded() -> None:
     assert len(bodies._begun) <= 1024
 
 
+def test_a_conversation_of_an_own_model_costs_each_message_once() -> None:
+    """What a traced model is given again is not written again: a trace grows with what is said, and not with the square of it."""
+
+    @tracekit.traced_model(model="own")
+    def chat(messages: list[dict[str, str]]) -> str:
+        return f"{len(messages)}: " + "an answer " * 90
+
+    def program() -> list[dict[str, str]]:
+        said: list[dict[str, str]] = []
+        for turn in range(60):
+            said.append({"role": "user", "content": f"{turn}: " + "a question " * 80})
+            said.append({"role": "assistant", "content": chat(said)})
+        return said
+
+    with tempfile.TemporaryDirectory() as directory:
+        with tracekit.record("own", store=directory) as run:
+            said = program()
+        assert Path(run.path).stat().st_size < 2 * len(orjson.dumps(said))
+        with tracekit.replay(run) as session:
+            assert program() == said
+        assert session.report.exact
+
+
 def test_of_what_never_goes_on_nothing_is_kept() -> None:
     """A request is kept once another one has begun like it."""
     bodies = Bodies()

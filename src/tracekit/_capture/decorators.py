@@ -247,6 +247,7 @@ def _captured(
         resolve=lambda: _returned(inner),
         budget=budget,
         mutates=mutates,
+        lists=family == "llm",
     )
     code = getattr(inspect.unwrap(inner), "__code__", None)
     if code is not None:
