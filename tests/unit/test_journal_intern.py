@@ -20,6 +20,8 @@ from tracekit._journal.reader import Limits
 from tracekit.errors import TraceIntegrityError
 from tracekit.integration import Trace
 
+_AT = ["input"]
+
 
 class Log:
     """A trace made of blobs and of entries that hold interned values."""
@@ -269,6 +271,27 @@ def test_what_was_cut_off_counts_no_longer(tmp_path: Path) -> None:
         assert len(trace.expand([{"$ref": len(entries), "at": at}] * 9)) == 9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_lists_that_extend_any_part_of_others(tmp_path: Path, seed: int) -> None:
+    """However lists extend one another, in whatever order they are read, each has the elements that it should, and is as large as these."""
+    chance = random.Random(seed)
+    entries, lists = [entry("run.started", name="x"), _call([0, 1, 2])], [[0, 1, 2]]
+    for number in range(3, 200):
+        base = chance.randrange(len(lists)) if chance.random() < 0.3 else len(lists) - 1
+        cut = chance.randint(0, len(lists[base])) if chance.random() < 0.5 else len(lists[base])
+        entries.append(_call({"$extend": base + 2, "at": _AT, "n": cut, "v": [number] * chance.randint(0, 3)}))
+        lists.append(lists[base][:cut] + entries[-1]["input"]["v"])
+    order = [*range(len(lists))]
+    chance.shuffle(order)
+    most = max(map(len, lists)) * 8 + 8
+    with Trace(write(tmp_path / "a.jsonl", entries)) as trace:
+        for number in order:
+            assert trace.expand([{"$ref": number + 2, "at": _AT}]) == [lists[number]]
+            assert _read(trace, number + 2) == lists[number]
+            unit = trace._blobs._units(number + 2)[("input",)]
+            assert unit.size == 8 + 8 * len(lists[number]) <= most
+
+
 def _call(value: Any) -> dict[str, Any]:
     return entry("tool.call", name="t", input=value)
 
@@ -288,9 +311,6 @@ def _hostile(path: Path, entries: list[Any], value: Any, **limits: int) -> Any:
 
 def _blob(value: Any) -> dict[str, Any]:
     return {"type": "blob", "output": value}
-
-
-_AT = ["input"]
 
 
 @pytest.mark.parametrize(

@@ -579,7 +579,9 @@ class _Opened(NamedTuple):
 class _Unit:
     """The resolved elements of one list, or the value of a blob. ``size`` and ``depth`` include what the list extends."""
 
-    __slots__ = ("base", "cut", "depth", "depths", "is_list", "length", "size", "sizes", "target", "value")
+    __slots__ = (
+        "base", "cut", "depth", "depths", "is_list", "jump", "length", "rank", "size", "sizes", "target", "value",
+    )  # fmt: skip
 
     def __init__(self, target: _Target, opened: _Opened, base: _Unit | None, cut: int) -> None:
         base = None if base is None else base.with_all(cut)
@@ -588,6 +590,10 @@ class _Unit:
         self.is_list: Final = opened.is_list
         self.base: Final[_Unit | None] = base
         self.cut: Final[int] = cut
+        #: Its number in the chain of lists that extend one another, and a list some way down: every second one reaches
+        #: further, so that any list is found in a number of jumps that grows with the logarithm of the chain.
+        self.rank: Final[int] = 0 if base is None else base.rank + 1
+        self.jump: Final[_Unit] = self if base is None else base.far()
         self.length: Final = cut + len(opened.held)
         self.sizes: Final = [size for size, _ in opened.sizes]
         self.depths: Final = [depth for _, depth in opened.sizes]
@@ -599,8 +605,13 @@ class _Unit:
         them itself."""
         at = self
         while at.base is not None and count <= at.cut:
-            at = at.base
+            at = at.jump if at.jump.base is not None and count <= at.jump.cut else at.base
         return at
+
+    def far(self) -> _Unit:
+        """Return the list to which one that extends this one can jump."""
+        there = self.jump
+        return there.jump if self.rank - there.rank == there.rank - there.jump.rank else self
 
     def size_of(self, count: int) -> int:
         """Return the size of its first ``count`` elements, which are more than those of the list that it extends."""
