@@ -1046,6 +1046,8 @@ def go(directory, error=None):
 def back():
     go("..")
 
+home = os.getcwd()
+
 def here():
     return os.path.basename(os.getcwd()), sorted(os.listdir("."))
 
@@ -1061,17 +1063,36 @@ except ValueError as error:
     print(error, here())
 go("/usr")
 print(os.getcwd())
+os.chdir(home)
+
+@traced_tool(side_effect="reversible")
+def walk(error=None):
+    make.__wrapped__("walked")
+    with open("grows", "w") as file:
+        for number in range(2):
+            file.write(str(number))
+            file.flush()
+            yield number
+    os.chdir("..")
+    with open("after", "w") as file:
+        file.write("after")
+
+for number in walk():
+    print(number, here(), open("grows").read())
+print(here())
 """
 
 
 def test_the_directory_to_which_a_tool_has_gone(place: Place) -> None:
-    """The program goes on there in a replay: in one that the tool has made, above, after an error, outside the working directory."""
+    """The program goes on there in a replay: in one that the tool has made, above, after an error, outside the working directory;
+    and, like the files, between two items of a generator."""
     place.program(BEGIN + "import sys\n" + GOES)
     done = place.cli("run", "agent.py")
     assert (done.returncode, "it ran" in done.stderr) == (0, True), done.stderr
     assert "('new', ['made']) in new b'in new'" in done.stdout
-    (place.directory / "new" / "made").unlink()
-    (place.directory / "new").rmdir()
+    assert "1 ('walked', ['grows', 'made']) 01" in done.stdout
+    for directory in ("new", "walked"):
+        shutil.rmtree(place.directory / directory)
     again = place.cli("replay", "last")
     assert (again.returncode, again.stdout, "it ran" in again.stderr) == (0, done.stdout, False), again.stderr
     assert not (place.directory / "new").exists()

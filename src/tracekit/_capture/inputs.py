@@ -302,8 +302,8 @@ class _Files:
         self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
         #: The files whose state before the run changed them has been recorded.
         self.found: Final[set[str]] = set()
-        #: What open steps have changed themselves, by step.
-        self.changed: Final[dict[int, dict[str, None]]] = {}
+        #: What open steps have changed themselves, by step, and how it was before their last piece.
+        self.changed: Final[dict[int, dict[str, tuple[int, ...] | None]]] = {}
         #: Directories in which processes have run, as last scanned; ``None`` if one is too large.
         self.trees: Final[dict[str, _Tree | None]] = {}
         #: Where open steps that have changed the current directory had begun.
@@ -646,6 +646,7 @@ def _changes(scope: Scope, files: _Files, where: str) -> None:
     if known is None:
         known = files.changed[step] = {}
         _before_outcome(scope, step, lambda inside: _leave(inside, files, files.changed.pop(step, {})))
+        _before_piece(scope, step, partial(_leave_so_far, files=files, known=known))
     known[where] = None
 
 
@@ -661,6 +662,26 @@ def _before_outcome(scope: Scope, step: int, write: Callable[[Scope], object]) -
             write(inside)
 
     endings[step] = write_all
+
+
+def _before_piece(scope: Scope, step: int, write: Callable[[Scope], object]) -> None:
+    """Call ``write`` before each piece of a step's outcome, as a generator's: the program goes on with what it has left so
+    far."""
+    inside = scope.inside(step, live=True)
+
+    def write_it() -> None:
+        with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
+            write(inside)
+
+    scope.session.state.before_piece.setdefault(step, []).append(write_it)
+
+
+def _leave_so_far(scope: Scope, files: _Files, known: dict[str, tuple[int, ...] | None]) -> None:
+    with files.lock:
+        now = {where: _version_at(where) for where in known}
+        changed = [where for where, then in known.items() if then != now[where]]
+        known.update(now)
+    _leave(scope, files, changed)
 
 
 @_reality.off_loop()
@@ -1293,7 +1314,13 @@ def _about_to_go(scope: Scope) -> None:
                 name = files.named(os.path.realpath(now))[0]
                 inside.session.input_read(inside, "state", _CURRENT, name, own=False)
 
+        def look_again(inside: Scope) -> None:
+            if step in files.gone:
+                look(inside)
+                files.gone[step] = _getcwd()
+
         _before_outcome(scope, step, look)
+        _before_piece(scope, step, look_again)
 
 
 def follow_directory(session: Replay) -> None:

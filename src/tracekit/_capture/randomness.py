@@ -422,7 +422,17 @@ def watch_numpy(session: Session) -> None:
 
 def _watch(scope: Scope, step: int, before: Any = None) -> None:
     endings = scope.session.state.before_outcome
-    endings[step] = partial(_leave, scope, step, before or _mark(), endings.get(step))
+    before = before or _mark()
+    endings[step] = partial(_leave, scope, step, before, endings.get(step))
+    seen = [before]
+
+    def leave_so_far() -> None:
+        mark = _mark()
+        if mark != seen[0]:
+            seen[0] = mark
+            _leave(scope, step, None, None)
+
+    scope.session.state.before_piece.setdefault(step, []).append(leave_so_far)
 
 
 def _leave(scope: Scope, step: int, before: Any, others: Callable[[], object] | None) -> None:

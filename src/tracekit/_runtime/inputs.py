@@ -229,14 +229,20 @@ class ReplayedInputs:
             if kind == "kept":
                 self._lay(name, self._recorded[kind, name][0], first=True)
 
-    def answered(self, step: int) -> None:
-        """Restore the state in which ``step``, which was answered from the log, had left files and random generators."""
+    def answered(self, step: int, before: int) -> None:
+        """Restore the state in which ``step`` had left files, directory and random generators ``before`` the entry with
+        which it was answered from the log: its outcome, or a piece of that."""
         if self._left is None:
             self._left = {}
             for (kind, name), seqs in self._recorded.items():
                 for seq in seqs if kind in _LEFT else ():
                     self._left.setdefault(self._index.answered_within(seq, self._trace), []).append((kind, name, seq))
-        for kind, name, seq in sorted(self._left.get(step, ()), key=_after_files):
+        left = self._left.get(step)
+        if not left:
+            return
+        now = sorted((one for one in left if one[2] < before), key=_after_files)
+        left[:] = [one for one in left if one[2] >= before]
+        for kind, name, seq in now:
             if kind == "state":
                 if name in self._states.setters:
                     self._states.setters[name](self._value(seq)[0])

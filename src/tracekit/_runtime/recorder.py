@@ -299,6 +299,9 @@ class RecordedStep(Step):
         session = self.session
         if session.state.ended:
             return
+        if session.state.before_piece:
+            for write in session.state.before_piece.get(self.seq, ()):
+                write()
         stored: Any = output
         replaced: list[Mark] = []
         everyday = False
@@ -484,6 +487,7 @@ class RecordedStep(Step):
         return self._finish(append, self.spec.types.error, fields, meta, known=not lost(meta, output))
 
     def _leave(self) -> None:
+        self.session.state.before_piece.pop(self.seq, None)
         write = self.session.state.before_outcome.pop(self.seq, None)
         if write is not None:
             write()

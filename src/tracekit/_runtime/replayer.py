@@ -1558,8 +1558,7 @@ class Replay:
             if self.index.lane[seq] == state.lane:
                 self._pass(state, seq)
             line = self.trace.line(seq)
-        if seq == self.index.answer[step.seq]:
-            self.inputs.answered(step.seq)
+        self.inputs.answered(step.seq, seq)
         entry = loads(line)
         meta = entry.get("meta", {})
         if "redacted" in meta:

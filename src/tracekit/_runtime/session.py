@@ -661,6 +661,7 @@ class RunState:
     __slots__ = (
         "at_begin",
         "before_outcome",
+        "before_piece",
         "boundary",
         "children",
         "clock",
@@ -719,6 +720,8 @@ class RunState:
         self.at_begin: Final[list[Callable[[Scope, int], object]]] = []
         #: By the ``seq`` of an open step: writes what must precede its outcome, such as the changes it made.
         self.before_outcome: Final[dict[int, Callable[[], object]]] = {}
+        #: The same for what must precede a piece of it.
+        self.before_piece: Final[dict[int, list[Callable[[], object]]]] = {}
         self.extras: Final = Extras()
 
     def shown(self, function: str, value: T, real: Callable[[], T]) -> T:
