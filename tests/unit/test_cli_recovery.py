@@ -479,6 +479,8 @@ def test_settle_refuses_wrong_use(shop: Path, tmp_path: Path) -> None:
     assert call("settle", "shop", step, "--not-done", "--reason", "").exit_code == 2
     assert call("settle", "shop", step, "--done", str(bad), *reason).exit_code == 2
     assert call("settle", "shop", step, "--done", str(ref), *reason).exit_code == 2
+    value = call("settle", "shop", step, "--done", "null", *reason)  # in place of a file with it
+    assert (value.exit_code, "echo null | tracekit … --done -" in value.stderr) == (2, True)
     assert call("settle", "shop", "2", "--not-done", *reason).exit_code == 4
     assert shop.read_bytes() == before
     done = call("settle", "shop", step, "--not-done", *reason)

@@ -400,12 +400,20 @@ def abort(
                 console.print(f"  {what}: {label} {', '.join(map(str, steps))}", soft_wrap=True)
 
 
+class _Output(click.File):
+    """A file with what a step returned, as JSON; who gives the value itself learns how."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and value != "-" and not os.path.lexists(value):
+            how = "name a file with what the step returned, as JSON, or `-` to read that from stdin: echo null | tracekit … --done -"
+            self.fail(f"there is no file {value!r}: {how}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @recovery.command("settle", short_help="Record whether a step in doubt was done.")
 @click.argument("run", metavar="RUN", shell_complete=output.complete_run)
 @click.argument("step", metavar="STEP", type=click.IntRange(1), shell_complete=output.complete_in_run("step"))
-@click.option(
-    "--done", metavar="OUTPUT.json", type=click.File("rb"), help='It was done, with this output ("-": stdin).'
-)
+@click.option("--done", metavar="OUTPUT.json", type=_Output("rb"), help='It was done, with this output ("-": stdin).')
 @click.option("--not-done", is_flag=True, help="It was not done; a resumed run makes it again.")
 @_REASON
 @_BY
