@@ -493,6 +493,32 @@ def test_ctrl_c_ends_a_replay_without_a_verdict(place: Place, how: str) -> None:
     assert "unconsumed" not in done.stderr
 
 
+IN_A_BLOCK = (
+    CTRL_C.partition('if HOW == "caught"')[0]
+    + """
+from tracekit import record, replay
+
+with record("work") as run:
+    HERE = False
+    work()
+HERE = True
+try:
+    with replay(run) as session:
+        work()
+except KeyboardInterrupt as error:
+    print(session.report.verdict.line, *getattr(error, "__notes__", ()))
+"""
+)
+
+
+def test_ctrl_c_passes_through_a_replay_in_the_program(place: Place) -> None:
+    """As it is: no other error in its place and no note on it; whether the replay is exact is not known."""
+    done = place.python(place.program(IN_A_BLOCK))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "unknown: 1 interruption by Ctrl-C"
+    assert done.stderr == ""
+
+
 ENDS_ITSELF = """
 import os, signal
 from tracekit import traced_tool
