@@ -49,6 +49,13 @@ integration = Integration(
         "aider",
         "gptme",
         "posthog.request",
+        # Packages that make ids for the program, and that read its settings.
+        "ulid",
+        "nanoid",
+        "cuid2",
+        "ksuid",
+        "decouple",
+        "environs",
     ),
     # Detectors of calls that block an event loop.
     wrappers=("blockbuster",),

@@ -178,6 +178,22 @@ print(read("TOKEN_OF_TOOL"), read("AREA"), mode())
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
 
 
+def test_packages_that_make_ids_and_read_settings_for_the_program(place: Place) -> None:
+    """What they draw and the variables that they read are the program's: here packages of the names of python-ulid and
+    python-decouple."""
+    library = place.directory / "site-packages"
+    library.mkdir()
+    (library / "ulid.py").write_text("import os\ndef new():\n    return os.urandom(10).hex()\n")
+    (library / "decouple.py").write_text("import os\ndef config(name):\n    return os.environ[name]\n")
+    place.program(
+        BEGIN
+        + "sys.path.insert(0, 'site-packages')\nimport decouple, ulid\nprint(look(ulid.new()), look(decouple.config('AREA')))\n"
+    )
+    done = place.cli("run", "agent.py", AREA="north")
+    again = place.cli("replay", "last")
+    assert (done.returncode, again.returncode, again.stdout) == (0, 0, done.stdout), again.stderr
+
+
 def test_what_a_library_sets_for_the_program_need_not_be_there(place: Place) -> None:
     """A ``.env`` file that the replay has not, or has otherwise."""
     library = place.directory / "site-packages"
