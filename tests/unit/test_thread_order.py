@@ -65,6 +65,40 @@ def same(tmp_path: Path, program: Callable[[], Any]) -> Any:
     return seen
 
 
+def test_what_follows_from_the_end_of_a_thread_comes_before_the_next_event(tmp_path: Path) -> None:
+    """A thread that joins another one with a time limit clears a flag next; one that looks at it between two waits sees that
+    where it saw it."""
+
+    class Flag:
+        on = True
+
+    def program() -> int:
+        flag, items, misses = Flag(), queue.Queue[int](), 0
+
+        def look() -> None:
+            nonlocal misses
+            while flag.on:
+                try:
+                    items.get(timeout=0.01)
+                except queue.Empty:
+                    misses += 1
+
+        looks, works = threading.Thread(target=look), threading.Thread(target=tool, args=("answer", 30))
+        looks.start()
+        works.start()
+        works.join(timeout=60)
+        flag.on = False
+        looks.join(timeout=60)
+        return misses
+
+    with record("flag", store=tmp_path) as run:
+        seen = program()
+    for _ in range(20):
+        with replay(run) as session:
+            assert program() == seen
+        assert session.report.exact
+
+
 def test_a_thread_that_was_there_before_the_run(tmp_path: Path) -> None:
     """A program's own worker, started before the run, that does what it is handed with its context: whoever was answered first is, however
     long the worker takes to come to its call."""

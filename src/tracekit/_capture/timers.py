@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from _thread import LockType, RLock, start_new_thread
+from _thread import LockType, RLock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable
 from sys import _getframe
 from types import SimpleNamespace
@@ -230,9 +230,9 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
         threads: Any = scope.session.threads
         timer = armed(scope, "threading.join", timeout)
         if timer is None or (timer.comes and not await_place(timer, threads)):
-            _until_ended(original, self, lambda ended: threads.wait_in(ended, limited=True))
+            _until_ended(original, self, threads, lambda ended: threads.wait_in(ended, limited=True))
         elif not (timer.comes or timer.live):
-            _until_ended(original, self, lambda ended: _hold(ended, timer, threads))
+            _until_ended(original, self, threads, lambda ended: _hold(ended, timer, threads))
         if timer is not None and timer.live:
             original(self, timeout)
             if self.is_alive():
@@ -243,15 +243,22 @@ def _join(original: Any, scope_of_timers: _Scope) -> Any:
     return join
 
 
-def _until_ended(join: Any, thread: threading.Thread, wait: Callable[[Any], object]) -> None:
+def _until_ended(join: Any, thread: threading.Thread, threads: Any, wait: Callable[[Any], object]) -> None:
     """Wait for the end of a thread in a lock that is released then."""
     if thread.is_alive():
         ended = gate()
-        start_new_thread(_notify, (join, thread, ended))
+        threads.launching()
+        try:
+            start_new_thread(_notify, (join, thread, threads, ended))
+        except BaseException:
+            threads.launched(None, None)
+            raise
         wait(ended)
 
 
-def _notify(join: Any, thread: threading.Thread, ended: Any) -> None:
+def _notify(join: Any, thread: threading.Thread, threads: Any, ended: Any) -> None:
+    # It takes part: between the end of the thread and that of the wait, somebody can still move.
+    threads.launched(get_native_id(), get_ident(), beside=True)
     join(thread)
     try:
         ended.release()
