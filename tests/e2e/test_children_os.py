@@ -380,3 +380,41 @@ def main():
     assert "its trace has no end, and a replay stops there" in done.stderr
     (run,) = family.store.list()
     assert (run.end, len(family.store.segments(run.run_id))) == (None, 1)
+
+
+IN_A_CHILD = """
+import os
+from tracekit import record, recorded_failures, traced_tool
+
+@traced_tool(side_effect="irreversible")
+def pay():
+    pass
+
+@traced_tool(side_effect="read_only")
+def look():
+    pass
+
+@traced_tool(side_effect="reversible")
+def order(what):
+    pid = os.fork()
+    if not pid:
+        what()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    raise ConnectionError("lost afterwards")
+
+for what in (pay, look):
+    try:
+        with record("shop") as run:
+            order(what)
+    except ConnectionError:
+        print([one.failure.recoverable for one in recorded_failures(run.id)])
+"""
+
+
+def test_a_step_whose_process_did_something_irreversible_is_not_to_be_repeated(tmp_path: Path) -> None:
+    """A tool that fails after a process that it started has done something irreversible is not called recoverable by a
+    retry, which would start the process again."""
+    done = python("-c", IN_A_CHILD, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[False, False]", "[True, True]"]

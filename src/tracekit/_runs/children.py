@@ -484,9 +484,11 @@ def patterns(session: Recording | Replay) -> list[list[Any]]:
 
 
 def _below(scope: Scope, session: Recording, lane: Lane) -> None:
-    """Count the process of ``lane`` as part of the open call that starts it."""
+    """Count the process of ``lane`` as part of the open call, and the step, that start it."""
+    path = file_beside(session.log.journal.path, segment_of(lane.path))
     if scope.call is not None:
-        scope.call.started(file_beside(session.log.journal.path, segment_of(lane.path)))
+        scope.call.started(path)
+    session.started_inside(scope, path)
 
 
 class SegmentFile(NamedTuple):

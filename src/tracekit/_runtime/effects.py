@@ -21,6 +21,7 @@ __all__ = [
     "Below",
     "EffectTree",
     "OpenCall",
+    "in_process",
     "outside",
 ]
 
@@ -230,7 +231,7 @@ class OpenCall:
         with self._tree.lock:
             below = self._below()
         if failed and self._files:
-            found = [below, *map(_in_process, self._files)]
+            found = [below, *map(in_process, self._files)]
             below = Below(
                 next((one.irreversible for one in found if one.irreversible), None),
                 next((one.in_doubt for one in found if one.in_doubt), None),
@@ -284,7 +285,7 @@ class Begun:
                     one._irreversible = one._irreversible or self.name
 
 
-def _in_process(path: str) -> Below:
+def in_process(path: str) -> Below:
     """Return the lasting effects of a process of the run, from its own file; a process without one has captured
     nothing."""
     try:

@@ -12,6 +12,7 @@ import orjson
 
 from .._journal.entry import CUT_OFF, IN_LOOP, LOCK_TAKEN, QUEUES
 from .._journal.intern import Places
+from .._journal.store import segment_in
 from .._journal.vault import Vault
 from .._journal.writer import Journal
 from .._lazy import NamedTuple
@@ -44,7 +45,7 @@ from .boundary import Boundary
 from .callsite import warn
 from .changeable import changeable
 from .doubt import lost
-from .effects import Begun
+from .effects import Begun, in_process
 from .encoding import Encoded, Encoder
 from .inputs import RecordedInputs
 from .lane import ROOT, Lane
@@ -99,7 +100,7 @@ class _RaisingStep(NamedTuple):
     side_effect: str | None
     identity: tuple[type, str]
     #: The first irreversible step that was begun inside it, whether that raised or not.
-    effect: int | None = None
+    effect: int | str | None = None
 
 
 class RaisingSteps:
@@ -174,14 +175,16 @@ def of_run(error: BaseException, session: Recording) -> dict[str, Any]:
         return _unclear(unclear)
 
 
-def _is_below(lane: Lane | None, outer: Lane) -> bool:
-    """Return whether ``lane`` is ``outer``, or was started in it or below it."""
-    while lane is not None and lane is not outer:
+def _is_inside(parent: int, lane: Lane | None, step: RecordedStep) -> bool:
+    """Return whether what began inside the step ``parent``, in ``lane``, is inside ``step``, or may be."""
+    if parent <= step.seq:
+        return parent == step.seq
+    while lane is not None and lane is not step.scope.lane:
         lane = lane.parent
-    return lane is outer
+    return lane is not None
 
 
-def _not_repeated(failure: StructuredFailure, effect: int | None) -> StructuredFailure:
+def _not_repeated(failure: StructuredFailure, effect: int | str | None) -> StructuredFailure:
     """Return the failure of a step inside which the irreversible step ``effect`` was begun: whatever raised afterwards,
     repeating the step would repeat that."""
     if effect is None or not failure.recoverable:
@@ -776,6 +779,8 @@ class Recording:
         self.in_doubt: Final[dict[int, None]] = {}
         #: The irreversible steps that a repetition would repeat, in order, each with its enclosing step and its lane.
         self._effects: Final[list[tuple[int, int, Lane]]] = []
+        #: The files of the processes that were started inside a step, with the same.
+        self._processes: Final[list[tuple[int, Lane, str]]] = []
         #: Threads that are writing about something that has happened, so that entries that can't be written are kept.
         self._keepers: Final[set[int]] = set()
 
@@ -858,18 +863,27 @@ class Recording:
                 look(scope, seq)
         return self._began(step, begun) if spec.effect else step
 
-    def effect_inside(self, step: RecordedStep) -> int | None:
-        """Return the first irreversible step that was begun inside this one, if a repetition would repeat it.
+    def started_inside(self, scope: Scope, path: str) -> None:
+        """Note that a process was started in this scope, whose part of the run is the file at ``path``."""
+        if scope.parent != ROOT:
+            self._processes.append((scope.parent, scope.lane, path))
+
+    def effect_inside(self, step: RecordedStep) -> int | str | None:
+        """Return the first irreversible step that was begun inside this one, if a repetition would repeat it; for one of
+        a process that was started inside, the segment of that process.
 
         What begins in the lane of the step before it ends is taken for a step inside it, unless it says otherwise: once
         too many is better than once too few.
         """
-        found: int | None = None
+        found: int | str | None = None
         for seq, parent, lane in reversed(self._effects):
             if seq < step.seq:
                 break
-            if parent == step.seq or (parent > step.seq and _is_below(lane, step.scope.lane)):
+            if _is_inside(parent, lane, step):
                 found = seq
+        for parent, lane, path in self._processes if found is None else ():
+            if _is_inside(parent, lane, step) and any(in_process(path)):
+                return segment_in(path) or path
         return found
 
     def _not_begun(self, scope: Scope, request: Request, error: LogWriteError) -> Step:
