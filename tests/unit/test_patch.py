@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tracekit import record
-from tracekit._capture.patch import AttributePatch, LatePatch, PatchStack, ReversiblePatch, Switch
+from tracekit._capture.patch import AtRestore, AttributePatch, LatePatch, Patch, PatchStack, ReversiblePatch, Switch
 
 
 class Base:
@@ -162,6 +162,48 @@ def test_a_switch_asks_for_its_patches_again_when_a_module_has_come(monkeypatch:
             switch.deactivate()
             assert module.value == value
     assert len(asked) == 3
+
+
+def test_a_switch_takes_a_table_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table, those patches apply whose module is loaded and has the attribute; the others are left out."""
+    name = "tracekit_test_module"
+    switch = Switch(
+        (
+            Patch(name, "Client.send", lambda bare: f"ours for {bare}"),
+            Patch(name, "Client.sent", lambda bare: 1 / 0),
+            Patch(name, "Server.__init__", lambda bare: 1 / 0),
+            Patch("tracekit_test_no_module", "value", lambda bare: 1 / 0),
+        )
+    )
+    switch.activate()
+    switch.deactivate()
+    module = types.ModuleType(name)
+    module.Client = types.SimpleNamespace(send="theirs")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    switch.activate()
+    assert vars(module.Client) == {"send": "ours for theirs"}
+    switch.deactivate()
+    assert vars(module.Client) == {"send": "theirs"}
+
+
+def test_further_patches_of_a_switch_stay_until_it_is_released() -> None:
+    """They come while somebody holds it, and go with the others; what is to be done then is done once."""
+    module = types.ModuleType("module")
+    patch, restored = AttributePatch(module, "value", 1), []
+    switch = Switch(lambda: [AtRestore("module", lambda: restored.append(hasattr(module, "value")))])
+    switch.extend(lambda: [patch])
+    assert not hasattr(module, "value")
+    assert not switch.extended
+    switch.activate()
+    switch.activate()
+    for _ in range(2):
+        switch.extend(lambda: [patch])
+    switch.deactivate()
+    assert module.value == 1
+    assert switch.extended
+    switch.deactivate()
+    assert restored == [False]
+    assert not switch.extended
 
 
 def test_what_is_made_of_a_function_is_kept_for_the_next_time() -> None:
