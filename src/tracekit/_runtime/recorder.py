@@ -836,8 +836,6 @@ class Recording:
             # In doubt from the moment at which it is in the file: another thread may end the run before it is on the device.
             sync = self.in_doubt if spec.side_effect == "irreversible" else spec.effect
             seq = self.log.journal.append(spec.types.intent, lane.id, scope.parent, tail, sync)
-            if sync is self.in_doubt and not once_of(spec) and not (info is not None and "compensates" in info):
-                self._effects.append((seq, scope.parent, lane))
         except LogWriteError as error:
             if begun is not None:
                 begun.end()
@@ -905,6 +903,9 @@ class Recording:
 
     def _began(self, step: RecordedStep, begun: Begun | None) -> RecordedStep | EffectStep:
         """Wrap a live step that may have an effect."""
+        spec = step.spec
+        if spec.side_effect == "irreversible" and not once_of(spec) and not isinstance(step, UndoingStep):
+            self._effects.append((step.seq, step.scope.parent, step.scope.lane))
         return step if begun is None else EffectStep(step, begun)
 
     @property
