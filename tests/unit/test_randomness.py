@@ -87,6 +87,7 @@ def draw_all() -> list[Any]:
         secrets.choice("xyz"),
         os.urandom(12),
         IN_A_LIST[0](3),
+        *([os.getrandom(5), os.getrandom(size=2, flags=0)] if hasattr(os, "getrandom") else []),
         uuid.uuid1(),
         uuid.uuid1().is_safe,
         uuid.uuid1(clock_seq=5),

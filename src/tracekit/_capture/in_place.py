@@ -570,7 +570,12 @@ def _try(module: ModuleType, function: Any, flags: int, real: Any) -> None:
 
 
 #: Arguments with which to try functions that need some.
-_SAMPLES: Final[dict[str, tuple[Any, ...]]] = {"clock_gettime": (0,), "clock_gettime_ns": (0,), "strftime": ("%Y",)}
+_SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
+    "clock_gettime": (0,),
+    "clock_gettime_ns": (0,),
+    "strftime": ("%Y",),
+    "getrandom": (1,),
+}
 
 
 def plain(hook: Callable[..., Any], flags: int) -> Callable[..., Any]:

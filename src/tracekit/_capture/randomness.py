@@ -1,7 +1,7 @@
 """Captures random numbers: the session answers every draw by the run's own code.
 
 Caught at the source: ``Random.random`` and ``Random.getrandbits`` (where every method of every generator ends, seeded
-or not), ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; for packages only ``uuid4``),
+or not), ``os.getrandom``, ``os.urandom`` (``uuid4``, ``secrets``, ``SystemRandom``, NumPy's fresh seeds; for packages only ``uuid4``),
 and those functions of ``uuid``, ``uuid_utils``, ``fastuuid``, ``email.utils`` and ``Random.gauss`` whose draws depend
 on the process or on earlier calls; these as a whole.
 """
@@ -99,6 +99,16 @@ def _urandom(real: Any, _flags: int) -> Hook:
     return urandom
 
 
+def _getrandom(real: Any, _flags: int) -> Hook:
+    def getrandom(_proxy: object, *args: Any, **kwargs: Any) -> Any:
+        scope = _scope()
+        if scope is None or scope.live or reader() is not True:
+            return real(*args, **kwargs)
+        return _answer(scope, "os.getrandom", partial(real, *args, **kwargs))
+
+    return getrandom
+
+
 def _maker_of_an_id(frame: Any) -> Any:
     """Return the frame that called ``uuid4``, if ``frame`` is of that, else ``None``: ids are not secret, and packages
     print, send and compare theirs."""
@@ -151,6 +161,12 @@ def _core_patches() -> list[ReversiblePatch]:
     except Unsupported as error:
         hooks.degraded.append(f"os.urandom: only the name in its module is replaced ({error})")
         patches.append(AttributePatch(os, "urandom", plain(_urandom(_reality.urandom, ONE), ONE)))
+    if (function := getattr(os, "getrandom", None)) is not None:  # of Linux
+        try:
+            patches.append(function_patch(os, function, _getrandom))
+        except Unsupported as error:
+            hooks.degraded.append(f"os.getrandom: only the name in its module is replaced ({error})")
+            patches.append(AttributePatch(os, "getrandom", plain(_getrandom(function, 0), 0)))
     return patches
 
 
