@@ -97,6 +97,21 @@ def test_a_torn_golden_trace_replays_as_far_as_it_goes() -> None:
     assert session.report.verdict.answer == "unknown"
 
 
+def test_a_history_cut_off_behind_any_entry_has_all_that_it_refers_to(tmp_path: Path) -> None:
+    """Wherever the process was killed, each request that is in the file can be read: it refers to what was written before it."""
+    lines = programs.trace_of("history").read_bytes().splitlines(keepends=True)
+    with Trace(programs.trace_of("history")) as trace:
+        whole = [trace.expand(entry.get("input"), before=entry["seq"]) for entry in trace.entries()]
+    assert sum(b'"$extend"' in line for line in lines) == 6
+    for count in range(1, len(lines)):
+        cut = tmp_path / f"{count}.jsonl"
+        cut.write_bytes(b"".join(lines[:count]) + lines[count][:40])
+        with Trace(cut) as trace:
+            last = trace.last
+            assert trace.status.state == "incomplete"
+            assert trace.expand(last.get("input"), before=last["seq"]) == whole[count - 1]
+
+
 def test_golden_traces_are_read_from_anywhere(tmp_path: Path) -> None:
     """A trace is one file: copied elsewhere, under another name, it still verifies."""
     copy = tmp_path / "copy.jsonl"
