@@ -8,6 +8,7 @@ import select
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import uvloop
@@ -144,4 +145,56 @@ def test_what_came_before_an_abandoned_generator_was_closed(make: Callable[[], a
     assert recorded == "found"
     with replay(run.id) as session:
         assert played() == recorded
+    assert session.report.exact, session.report.as_dict()
+
+
+class _Client:
+    """Closes itself when it is collected, as OpenAI's asynchronous client does."""
+
+    def __del__(self) -> None:
+        with suppress(RuntimeError):
+            asyncio.get_running_loop().create_task(asyncio.sleep(0))
+
+
+async def _generated() -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("make", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("what", ["finalizer", "generator", "collected generator"])
+def test_a_task_that_a_finalizer_starts_is_no_other_task(
+    make: Callable[[], asyncio.AbstractEventLoop], what: str
+) -> None:
+    """When the interpreter collects an object is chance, and so is a task that this starts: one that the recording lacks makes
+    no replay inexact, though tasks waited for events afterwards."""
+
+    async def left() -> object:
+        if what == "finalizer":
+            return _Client()
+        generator = _generated()
+        await anext(generator)
+        return [generator]
+
+    async def program(drop: bool) -> list[str]:
+        kept = await left()
+        if what.startswith("collected"):
+            kept.append(kept)  # type: ignore[attr-defined]
+        if drop:
+            kept = None
+            gc.collect()
+        looks: list[str] = []
+        asked = asyncio.create_task(look_later())
+        while not asked.done():
+            looks.append(await asyncio.sleep(0, "look"))
+        del kept
+        return [*looks, await asked]
+
+    async def look_later() -> str:
+        await asyncio.sleep(0.002)
+        return look()
+
+    with record("chance") as run, asyncio.Runner(loop_factory=make) as runner:
+        recorded = runner.run(program(drop=False))
+    with replay(run.id) as session, asyncio.Runner(loop_factory=make) as runner:
+        assert runner.run(program(drop=True)) == recorded
     assert session.report.exact, session.report.as_dict()

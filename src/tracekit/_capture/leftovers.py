@@ -28,10 +28,9 @@ from .._runtime.session import current
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
 from .patch import AttributePatch, ReversiblePatch, Switch
 
-__all__ = ["LeftHandler", "WrappedHandler", "by_finalizer", "collecting", "kept"]
+__all__ = ["LeftHandler", "WrappedHandler", "by_finalizer", "collecting", "for_finalizer", "kept"]
 
 _in_handler: Final[ContextVar[bool]] = ContextVar("tracekit.leftover", default=False)
-_FINALIZE: Final = weakref.finalize.__call__.__code__
 
 
 @contextmanager
@@ -129,12 +128,25 @@ def _refuse(family: str, name: str) -> None:
     )
 
 
-def by_finalizer() -> bool:
+def for_finalizer(call: Callable[..., Any], *args: Any) -> Any:
+    """Call what a finalizer has asked an event loop to call: that counts as called by the finalizer."""
+    return call(*args)
+
+
+_FINALIZERS: Final = (weakref.finalize.__call__.__code__, for_finalizer.__code__)
+
+
+def by_finalizer(*, look_into: bool = True) -> bool:
     """Return whether the running code was called because an object is being collected, at a time chosen by the
-    interpreter."""
+    interpreter.
+
+    Callbacks of weak references are recognised by their arguments only. Not to ``look_into`` frames for these leaves them
+    out: up to Python 3.12, a frame keeps alive the values of the variables that somebody has looked at.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code is _FINALIZE or _is_weakref_callback(frame):
+        code = frame.f_code
+        if code.co_name == "__del__" or code in _FINALIZERS or (look_into and _is_weakref_callback(frame)):
             return True
         frame = frame.f_back
     return False

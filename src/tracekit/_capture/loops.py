@@ -26,7 +26,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.loop_queue import LoopQueue
 from .._runtime.session import Scope, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
-from .leftovers import collecting
+from .leftovers import by_finalizer, collecting, for_finalizer
 from .patch import AttributePatch, Patch, ReversiblePatch, Switch
 from .signals import called_in_loop
 from .threads import (
@@ -125,6 +125,7 @@ def _create_task(original: Any) -> Any:
             lane.task = True
             if scope.session.threads is not None:  # a replay
                 lane.made_at = caller()
+                lane.by_chance = (lane.parent is not None and lane.parent.by_chance) or by_finalizer(look_into=False)
         if context is not None:
             return _in_given_context(partial(original, self, coro, **options), scope, lane, context, before)
         # The task copies the context when it is created, and an eager task runs its first piece right there.
@@ -318,7 +319,7 @@ def _call_soon_threadsafe(original: Any) -> Any:
                 return original(self, callback, *args, context=context)
             # In its place among the callbacks of the program: whether the loop stops before the generator is closed depends on it.
             lane = _closes_generator(inside)
-            closing = (_Own if lane is None else _Counted)(callback, args, self, context)
+            closing = (_Own if lane is None else _Counted)(for_finalizer, (callback, *args), self, context)
             inside.session.progress.soon(self, lane, closing)
             original(self, _nothing, context=Context())
             return closing

@@ -45,6 +45,7 @@ class Lane:
         "_counts",
         "_since",
         "begun_at",
+        "by_chance",
         "callbacks",
         "captured",
         "id",
@@ -90,6 +91,8 @@ class Lane:
         self.number = 0
         #: In a replay, for a task or a call in a thread: the program's line that created it.
         self.made_at: str | None = None
+        #: In a replay, for a task: whether a finalizer started it, at a time that the interpreter chose, or it is below such a task.
+        self.by_chance = False
         #: Whether anything but its start has been captured in it.
         self.captured = False
         #: Whether a replay has let it go on past the end of what was recorded of it, because nothing else could go on.

@@ -37,14 +37,15 @@ _FAR: Final = 1000
 
 
 class _Moves:
-    """An event loop of a run: its number, once it has delivered an event, and the lanes that have moved since its last
-    one."""
+    """An event loop of a run: its number, once it has delivered an event, the lanes that have moved since its last one,
+    and, in a replay, all of its lanes."""
 
-    __slots__ = ("moved", "number")
+    __slots__ = ("lanes", "moved", "number")
 
     def __init__(self) -> None:
         self.number = -1
         self.moved: Final[list[Lane]] = []
+        self.lanes: Final[list[Lane]] = []
 
     @property
     def most(self) -> int:
@@ -141,9 +142,11 @@ class Progress:
         handle.counted = self._uncounted is not loop
         handle.lane = lane
         if lane is not None and lane.loop is not loop:
-            lane.loop = loop
-            self._of(loop).moved.append(lane)
+            lane.loop, known = loop, self._of(loop)
+            known.moved.append(lane)
             lane.moved = None
+            if self._deliverer is not None:
+                known.lanes.append(lane)
         if self._deliverer is None:
             if ready is not None:
                 ready.append(handle)
@@ -171,7 +174,7 @@ class Progress:
         known = self._loops.pop(loop, None)
         if known is not None:
             self._unplaced = max(self._unplaced, known.most)
-            for one in [lane, *known.moved]:
+            for one in [lane, *known.moved, *known.lanes]:
                 if one is not None and one.loop is loop:
                     one.loop = one.moved = None
         queue = self._queues.pop(loop, None)
@@ -242,7 +245,10 @@ class Progress:
 
     def unlike(self, lane: Lane) -> None:
         """Note that ``lane``, a task, is not in the recording. Callbacks of other lanes follow from it, so these may run
-        more or fewer of their own before the next place at which they are held."""
+        more or fewer of their own before the next place at which they are held. What a finalizer starts is in a recording
+        by chance."""
+        if lane.by_chance:
+            return
         loop: Any = lane.loop
         queue = self._queues.get(loop)
         self._unlike.append(
