@@ -437,8 +437,11 @@ class Model:
         self.client = OpenAI(api_key="none", base_url="http://model.test/v1", http_client=http, max_retries=0)
 
         class AsyncChunks(httpx2.AsyncByteStream):
+            def __init__(self) -> None:
+                self.left = iter(chunks)  # the SDK reads on after the end: there is nothing any more, as over a network
+
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                for chunk in chunks:
+                for chunk in self.left:
                     await asyncio.sleep(0)  # as if it came over a network
                     yield chunk
 
