@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
 import logging
+import queue
 import signal
 import sys
 import threading
@@ -138,6 +140,44 @@ def test_a_thread_that_is_woken_by_an_event(tmp_path: Path) -> None:
         return seen
 
     times(5, tmp_path, program)
+
+
+def test_a_lock_is_taken_after_what_was_recorded_before(tmp_path: Path) -> None:
+    """A thread that got a lock late gets it as late in a replay: what it writes next is not seen earlier by a third one."""
+
+    def program(slowness: int) -> int:
+        lock, ready, ends, items, misses = threading.Lock(), threading.Event(), [False], queue.Queue[int](), 0
+
+        def works() -> None:
+            with lock:
+                ask("answer")
+            ready.set()
+
+        def looks() -> None:
+            nonlocal misses
+            while not ends[0]:
+                try:
+                    items.get(timeout=0.005)
+                except queue.Empty:
+                    misses += 1
+
+        threads = [threading.Thread(target=one) for one in (works, looks)]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", slowness)
+        with lock:
+            ends[0] = True
+        for thread in threads:
+            thread.join()
+        return misses
+
+    with record("late", store=tmp_path) as run:
+        seen = program(60_000)
+    for _ in range(3):
+        with replay(run) as session:
+            assert program(1) == seen
+        assert session.report.exact
 
 
 def test_a_queue_of_the_programs_own(tmp_path: Path) -> None:

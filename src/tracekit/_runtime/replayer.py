@@ -404,8 +404,11 @@ class ReplayedTimer(Timer):
     def await_lock(self) -> None:
         """Wait, before taking a lock, until the thread has taken it that had it before in the recording, or nothing else
         can go on."""
-        before = self._session.index.following.get(self._seq or 0)
+        seq = self._seq or 0
+        before = self._session.index.following.get(seq)
         if before is not None:
+            if running_loop() is None:  # what an event loop runs has its place already
+                self._session.schedule.until_past(seq)
             self._session.lock_order.wait(before)
 
     def took_lock(self) -> None:

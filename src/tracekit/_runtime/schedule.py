@@ -249,6 +249,12 @@ class Schedule:
         if not (self._failed or self.is_done(seq)):
             self._wait(seq, looks=True)
 
+    def until_past(self, seq: int) -> None:
+        """Hold the calling thread until what was recorded before entry ``seq``, which is no event, has happened, or nothing
+        else can go on."""
+        if not (self._failed or self._closed or self.exhausted or self._events[self._next] > seq):
+            self._wait(seq, looks=True)
+
     def _is_due_here(self, seq: int) -> bool:
         """Hand out event ``seq`` to the calling thread at once if ``_wait`` would find it due; return whether it did."""
         with self._lock:
