@@ -310,3 +310,34 @@ def test_a_socket_that_is_imported_inside_a_run_is_seen(tmp_path: Path) -> None:
     assert "127.0.0.1:1" in recorded.stderr
     replayed = python("-c", program, "replay", str(tmp_path), fresh=True)
     assert "LiveCallBlockedError" in replayed.stderr
+
+
+INTERRUPTED = """
+import os, sys
+
+class Interrupts:
+    def __init__(self, name):
+        self.name = name
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.name:
+            raise KeyboardInterrupt
+
+for name in {"dataclasses", "datetime", "enum", "json", "uuid"} - sys.modules.keys():
+    pid = os.fork()
+    if not pid:
+        sys.meta_path.insert(0, Interrupts(name))
+        try:
+            import tracekit._native
+        except KeyboardInterrupt:
+            os._exit(7)
+        os._exit(0)
+    print(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_ctrl_c_while_tracekit_is_imported_is_an_exception() -> None:
+    """And no crash of the interpreter: orjson, which is loaded with it, does not check what it imports itself."""
+    done = python("-c", INTERRUPTED, fresh=True)
+    assert {line.split()[1] for line in done.stdout.splitlines()} == {"7"}, done.stdout + done.stderr
+    assert "json" in done.stdout

@@ -6,7 +6,13 @@ text, which is in no log: ``tests/unit/test_compiled.py`` compares them.
 
 from __future__ import annotations
 
+# What orjson imports when it is loaded, in C: an exception there (Ctrl-C, a handler's) would crash the interpreter.
+import dataclasses  # noqa: F401
+import datetime  # noqa: F401
+import enum  # noqa: F401
+import json  # noqa: F401
 import os
+import uuid  # noqa: F401
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
