@@ -166,7 +166,7 @@ def _canonical(host: str) -> str | None:
 
 #: A replay does not block an ``act``: only sessions in which nothing at all is allowed are asked about it.
 Kind = Literal[
-    "connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "look", "act"
+    "connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "look", "wait", "act"
 ]
 
 
@@ -544,7 +544,7 @@ class Caller:
             return True
         if kind == "stdin":  # the pipes of a process are the process's
             return self.keeps or "asyncio.base_subprocess" in self._standard
-        if kind == "look":
+        if kind in ("look", "wait"):
             return False
         if kind in ("file", "act"):
             return self._nearest.startswith(_KEEPS_RUNS)

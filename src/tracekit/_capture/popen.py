@@ -1150,6 +1150,20 @@ def _shared(operation: str) -> Callable[[Any], Any]:
     return make
 
 
+def _waiting(original: Any) -> Any:
+    """Note that the program waits for whichever of several connections, or ends of processes, comes first."""
+
+    @functools.wraps(original)
+    def wait(object_list: Any, timeout: Any = None) -> Any:
+        if current.get() is not None and by_user():
+            with suppress(TypeError):  # it has no length
+                if len(object_list) > 1:
+                    guard.observe(Attempt("wait", "connection.wait", "the first of several connections"))
+        return original(object_list, timeout)
+
+    return wait
+
+
 class _Use:
     """One way in which this process uses a queue, which is noted once."""
 
@@ -1169,6 +1183,7 @@ PATCHES: Final = (
         for queue, names in (("Queue", ("get", "put")), ("JoinableQueue", ("put",)), ("SimpleQueue", ("get", "put")))
         for name in names
     ),
+    Patch("multiprocessing.connection", "wait", _waiting),
     *_STATUS_PATCHES,
     *_POOL_PATCHES,
 )

@@ -56,6 +56,7 @@ _STARTING: Final = (
     "multiprocessing.spawn",
     "multiprocessing.pool",
     "multiprocessing.queues",
+    "multiprocessing.connection",
     "concurrent.futures.process",
     "asyncio.base_subprocess",
     "asyncio.unix_events",

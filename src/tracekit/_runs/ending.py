@@ -22,7 +22,7 @@ from .._journal import store as files
 from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, segment_in
 from .._lazy import NamedTuple, expression
-from .._runtime.boundary import Crossing, by_chance, crossings_of, reaches_the_network, sentences, uncaptured
+from .._runtime.boundary import BY_CHANCE, Crossing, by_chance, crossings_of, reaches_the_network, sentences, uncaptured
 from .._runtime.inputs import OwnFiles
 from .._runtime.lane import ROOT, Lane
 from .._runtime.process import process
@@ -164,7 +164,7 @@ def _last_entry(session: Recording, end: End) -> tuple[str, bytes, dict[str, Any
         session.report.note(
             sentences(lacking, _LINES),
             reached_out=any(reaches_the_network(one) for one in lacking),
-            only_queues=all(one.kind == "queue" for one in lacking),
+            only_chance=all(one.kind in BY_CHANCE for one in lacking),
         )
     if session.warnings:
         meta["warnings"] = session.warnings

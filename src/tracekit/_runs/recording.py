@@ -412,13 +412,15 @@ class RecordBlock(Block[Run]):
 #: The consequence of what was not captured.
 _LACKS: Final = "Nobody knows whether it is safe to run this again"
 _PUT_INTO_A_TOOL: Final = "Put it into a @traced_tool"
-_OWN_QUEUES: Final = "Give each process a queue of its own, or use a pool"
+_IN_ORDER: Final = (
+    "Give each process a queue of its own, or use a pool; wait for a process instead of asking for its files"
+)
 
 
 def _advice(session: Recording) -> str:
     """Return what is not known about a run that lacks something, and what to do."""
-    if session.report.only_queues:
-        return _OWN_QUEUES
+    if session.report.only_chance:
+        return _IN_ORDER
     cure = instrumentation.cure() if session.report.reached_out else None
     return f"{_LACKS}. " + (
         _PUT_INTO_A_TOOL if cure is None else f"{cure}; what that does not capture, put into a @traced_tool"

@@ -13,6 +13,7 @@ from ..errors import LogWriteError
 from .lane import ROOT
 
 __all__ = [
+    "BY_CHANCE",
     "OBSERVED",
     "Boundary",
     "Crossing",
@@ -64,9 +65,10 @@ _WORDS: Final = {
     "queue": "taking items from",
     "send": "sending to",
     "stdin": "reading",
+    "wait": "waiting for",
 }
 #: Crossings of which a replay does not lack anything but the moment, which was a matter of chance.
-_BY_CHANCE: Final = frozenset(("look", "queue"))
+BY_CHANCE: Final = frozenset(("look", "queue", "wait"))
 #: The operation that puts an item into a queue between processes. Any other one takes one.
 _PUTS: Final = "Queue.put"
 #: How many targets of one kind and line get an entry each. Further ones are counted under one more target, ``_OTHERS``.
@@ -326,7 +328,7 @@ def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
     found = [
         one
         for one in crossings
-        if one.status in ("noted", "refused") and one.kind not in _BY_CHANCE and one.times > one.captured
+        if one.status in ("noted", "refused") and one.kind not in BY_CHANCE and one.times > one.captured
     ]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
     return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
@@ -334,13 +336,14 @@ def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
 
 def by_chance(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:
     """Return the crossings, of those of each process, that chance decided: looking at a file that a running process
-    changed, and taking items from a queue from which another process takes some, too, or into which several put them."""
+    changed, waiting for the first of several connections, and taking items from a queue from which another process takes
+    some, too, or into which several put them."""
     looks: dict[tuple[str, str | None], Crossing] = {}
     taken: dict[str, list[Crossing]] = {}
     put: Counter[str] = Counter()
     for crossings in processes:
         own = [*crossings]
-        looks.update(((one.target, one.where), one) for one in own if one.kind == "look")
+        looks.update(((one.target, one.where), one) for one in own if one.kind in ("look", "wait"))
         queues = {(one.target, one.operation): one for one in reversed(own) if one.kind == "queue"}
         for (target, operation), one in queues.items():
             if operation == _PUTS:
@@ -370,7 +373,7 @@ def sentences(found: Sequence[Crossing], most: int) -> list[str]:
 def _sentence(one: Crossing) -> str:
     if one.status == "refused":
         return f"refused, and by a replay too: {one.text}"
-    if one.kind in _BY_CHANCE:
+    if one.kind in BY_CHANCE:
         shared = ", which several processes share" if one.kind == "queue" else ""
         return f"not captured, and a replay may differ: {one.text}{shared}"
     more = ""

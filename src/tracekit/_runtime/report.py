@@ -24,8 +24,8 @@ class RunReport:
         self.noted: list[str] = []
         #: Whether some of them may be a library's requests, which ``instrument()`` would capture.
         self.reached_out = False
-        #: Whether all of them are queues that several processes share.
-        self.only_queues = False
+        #: Whether a replay does all of them, too, but perhaps in another order.
+        self.only_chance = False
         #: Probably intended, so kept in the trace alone.
         self.quiet: Final[list[str]] = []
         #: Those of either list which mean that a replay will lack something.
@@ -46,9 +46,9 @@ class RunReport:
     def interrupted(self) -> None:
         """A recording is not interrupted by Ctrl-C: what the program does then is recorded."""
 
-    def note(self, sentences: Iterable[str], *, reached_out: bool, only_queues: bool) -> None:
+    def note(self, sentences: Iterable[str], *, reached_out: bool, only_chance: bool) -> None:
         """Report the uncaptured boundary crossings; ``reached_out``: some of them went out to the network;
-        ``only_queues``: they are queues that processes share."""
+        ``only_chance``: only their order was not captured."""
         self.noted = [self._redactor.redact_text(sentence)[0] for sentence in sentences]
         self.reached_out = reached_out
-        self.only_queues = only_queues
+        self.only_chance = only_chance

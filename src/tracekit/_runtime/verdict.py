@@ -511,6 +511,12 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
 
 
 _Crossed = Sequence[tuple[_Read, Crossing]]
+#: What chance decides of a crossing, by its kind.
+_BY_CHANCE: Final = {
+    "look": "when it was as the program found it",
+    "queue": "in which order, and which process got which item,",
+    "wait": "which came first",
+}
 
 
 def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple[bool | None, Reason]]:

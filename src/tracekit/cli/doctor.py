@@ -102,6 +102,7 @@ _CROSSED: Final = {
     "queue": "give each process a queue of its own, or use a pool: which process gets which item is a matter of chance",
     "process": f"start it with subprocess while the run is open, or {_IN_A_TOOL}",
     "send": f"open the connection inside the run, with a client that is captured, or send {_IN_A_TOOL}",
+    "wait": "wait for one after the other, or use a pool: which comes first is a matter of chance",
     "stdin": f"read it with input() or through sys.stdin, which are captured, or {_IN_A_TOOL}",
 }
 _OTHERWISE: Final = f"do it {_IN_A_TOOL}"
@@ -163,7 +164,7 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
             yield Finding("undeclared", text, where, mend, view.run_id, step.place, f"{step.name}: {mend}")
     for reason in view.verdict.can_be_replayed.reasons:
         kind = reason.facts.get("kind")
-        if kind in ("look", "queue"):  # known only from all processes together
+        if kind in ("look", "queue", "wait"):  # known only from all processes together
             yield Finding(kind, reason.text, reason.facts["where"], _CROSSED[kind], view.run_id)
             continue
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
