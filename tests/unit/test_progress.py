@@ -539,7 +539,7 @@ async def unlike(extra: Callable[[], Awaitable[object]] | None, where: str) -> i
 @pytest.mark.parametrize(
     "extra",
     [
-        lambda: asyncio.wait_for(asyncio.to_thread(len, ""), 5),
+        lambda: asyncio.wait_for(asyncio.ensure_future(asyncio.to_thread(len, "")), 5),  # 3.12 makes no task of its own
         lambda: asyncio.gather(asyncio.to_thread(len, ""), asyncio.to_thread(len, "")),
         lambda: asyncio.wait([asyncio.create_task(asyncio.to_thread(len, ""))]),
     ],
