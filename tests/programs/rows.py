@@ -31,7 +31,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "semantic-kernel": ("semantic-kernel",),
     "smolagents": ("smolagents[openai]",),
     "litellm": ("litellm",),
-    "pydantic-ai": ("pydantic-ai-slim[openai]", "logfire"),
+    "pydantic-ai": ("pydantic-ai-slim[openai,mcp]", "logfire"),
     "pydantic-graph": ("pydantic-graph", "pydantic-evals", "pydantic-ai-slim[openai]"),
     "memories": ("mem0ai", "chromadb", "openai"),
     "guardrails": ("guardrails-ai",),
@@ -69,6 +69,25 @@ def code(body: dict[str, Any]) -> str:
     steps = sum(message["role"] == "assistant" for message in body["messages"])
     line = "found = depth('fjord')\nprint(found)" if not steps else "final_answer(found)"
     return f"Thought: {words()}\n<code>\n{line}\n</code>"
+
+
+def both(body: dict[str, Any]) -> dict[str, Any] | None:
+    """Calls of all tools in one answer to a user's question."""
+    if body["messages"][-1]["role"] != "user":
+        return None
+    return {tool["function"]["name"]: {"place": words()} for tool in body["tools"]}
+
+
+def team(body: dict[str, Any]) -> str | dict[str, Any]:
+    """For smolagents: a manager whose code asks an agent, which calls its two tools at once, then answers."""
+    tools = [tool["function"]["name"] for tool in body.get("tools", ())]
+    if not tools:
+        steps = sum(message["role"] == "assistant" for message in body["messages"])
+        line = "found = scout('Look at the fjord.')\nprint(found)" if not steps else "final_answer(found)"
+        return f"Thought: {words()}\n<code>\n{line}\n</code>"
+    if not any(message["role"] == "assistant" for message in body["messages"]):
+        return {name: {"place": words()} for name in tools if name != "final_answer"}
+    return {"final_answer": {"answer": words()}}
 
 
 def commands(body: dict[str, Any]) -> dict[str, Any]:
@@ -129,6 +148,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("langgraph_memory", "branches side by side", "langchain", ("langgraph",)),
     Row(
+        "langgraph_tools",
+        "a `ToolNode`: tools in threads that share a log under a lock",
+        "langchain",
+        ("langgraph", "langchain-openai", "httpx"),
+        says=both,
+    ),
+    Row(
         "langchain_mcp",
         "an agent with the tools of two MCP servers, by stdio and over HTTP",
         "langchain-mcp",
@@ -144,6 +170,12 @@ ROWS: tuple[Row, ...] = (
     Row("crewai_crew", "a crew of two, default settings", "crewai", ("crewai",), says=final),
     Row("crewai_flow", "a flow: steps side by side, a router", "crewai", ("crewai",)),
     Row("openai_agents_handoff", "a tool, a guardrail, a session, streamed", "openai-agents", ("openai-agents",)),
+    Row(
+        "openai_agents_mcp",
+        "the tools of an MCP server by stdio, an agent as a tool",
+        "openai-agents",
+        ("openai-agents", "mcp"),
+    ),
     Row("instructor_extract", "answers of a type, asked for again, in parts", "instructor", ("instructor",), says=deep),
     Row("strands_agent", "an agent with a session in files, streamed", "strands", ("strands-agents",)),
     Row("agno_team", "an agent with a memory, a team", "agno", ("agno",)),
@@ -153,6 +185,13 @@ ROWS: tuple[Row, ...] = (
     Row("autogen_team", "a team of two with a tool", "autogen", ("autogen-agentchat", "autogen-ext")),
     Row("semantic_kernel_agent", "an agent with a plugin", "semantic-kernel", ("semantic-kernel",)),
     Row("smolagents_requests", "a `CodeAgent` whose tool uses `requests`", "smolagents", ("smolagents",), says=code),
+    Row(
+        "smolagents_team",
+        "a manager, and an agent whose tools run in threads",
+        "smolagents",
+        ("smolagents",),
+        says=team,
+    ),
     Row("litellm_ids", "two providers, streams, a router; its own ids", "litellm", ("litellm",)),
     Row(
         "pydantic_ai_logfire",
@@ -160,6 +199,12 @@ ROWS: tuple[Row, ...] = (
         "pydantic-ai",
         ("pydantic-ai-slim", "logfire"),
         variables={"LOGFIRE_TOKEN": "pylf_v1_eu_0123456789", "LOGFIRE_BASE_URL": "{collector}"},
+    ),
+    Row(
+        "pydantic_ai_mcp",
+        "the tools of an MCP server by stdio, agents side by side",
+        "pydantic-ai",
+        ("pydantic-ai-slim", "mcp"),
     ),
     Row(
         "pydantic_graph_evals",
