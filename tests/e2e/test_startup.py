@@ -328,7 +328,7 @@ for name in {"dataclasses", "datetime", "enum", "json", "uuid"} - sys.modules.ke
     if not pid:
         sys.meta_path.insert(0, Interrupts(name))
         try:
-            import tracekit._native
+            from tracekit import record
         except KeyboardInterrupt:
             os._exit(7)
         os._exit(0)
