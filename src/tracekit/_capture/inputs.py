@@ -1082,7 +1082,7 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     value: dict[str, Any] = {"size": size, "sha256": sha256_hex(data)}
     if size > whole:
         value["sampled"] = True
-    files.take(value, name, data, keep and size <= whole)
+    files.take(value, name, data, (keep and size <= whole) or not size)
     files.seen[name] = version, value
     return value
 
