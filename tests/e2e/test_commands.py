@@ -117,6 +117,9 @@ try:
 except BlockingIOError as error:
     print(error)
 print(select.select([process.stdout], [], [], 0.001))
+poller = select.poll()
+poller.register(process.stdout, select.POLLIN)
+print(poller.poll(1), poller.modify(out, select.POLLOUT), poller.poll(1) == [(out, select.POLLHUP)], poller.unregister(out), poller.poll(1))
 process.stdin.close()
 with selectors.DefaultSelector() as selector:
     selector.register(process.stdout, selectors.EVENT_READ, "text")

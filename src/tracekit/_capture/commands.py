@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache, wraps
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from .._reality import off_loop
@@ -826,13 +827,18 @@ def _not_blocked(count: int | None) -> int:
 # has asked for a descriptor.
 
 
-def _pipe_of(number: object) -> tuple[_Pipe, Scope] | None:
+def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
+    """Return the first of these files or descriptors that is a process's pipe, and where it is used: not by an event
+    loop of asyncio, which calls the function that called this one."""
     scope = current.get()
     if scope is None or scope.live:
         return None
-    pipe = scope.session.state.extras.of(Descriptors).of(number)
-    at = None if pipe is None or by_asyncio(3) else pipe.process.here()
-    return None if pipe is None or at is None else (pipe, at)
+    descriptors = scope.session.state.extras.of(Descriptors)
+    for file in files:
+        pipe = descriptors.of(_number_of(file))
+        if pipe is not None and not by_asyncio(3) and (at := pipe.process.here()) is not None:
+            return pipe, at
+    return None
 
 
 def _os_read(original: Any) -> Any:
@@ -865,7 +871,7 @@ def _select(original: Any) -> Any:
     @wraps(original)
     def select(*args: Any) -> Any:
         lists = [[*files] for files in args[:3]]
-        at = next((found for files in lists for file in files if (found := _pipe_of(_number_of(file)))), None)
+        at = _pipe_of(*chain(*lists))
         if at is None:
             return original(*lists, *args[3:])
 
@@ -883,7 +889,7 @@ def _selector(original: Any) -> Any:
     @wraps(original)
     def select(self: Any, timeout: float | None = None) -> Any:
         keys = [*self.get_map().values()]
-        at = next((found for key in keys if (found := _pipe_of(key.fd))), None)
+        at = _pipe_of(*(key.fd for key in keys))
         if at is None:
             return original(self, timeout)
 
@@ -897,6 +903,46 @@ def _selector(original: Any) -> Any:
     return select
 
 
+class _Poll:
+    """A ``select.poll`` object that knows what is registered with it."""
+
+    def __init__(self, genuine: Any) -> None:
+        self._genuine: Final = genuine
+        self._numbers: Final[dict[int, None]] = {}
+
+    def register(self, fd: Any, *mask: Any) -> None:
+        self._genuine.register(fd, *mask)
+        self._numbers[_number_of(fd)] = None
+
+    def modify(self, fd: Any, mask: Any) -> None:
+        self._genuine.modify(fd, mask)
+
+    def unregister(self, fd: Any) -> None:
+        self._genuine.unregister(fd)
+        del self._numbers[_number_of(fd)]
+
+    def poll(self, *timeout: Any) -> Any:
+        numbers = [*self._numbers]
+        at = _pipe_of(*numbers)
+        if at is None:
+            return self._genuine.poll(*timeout)
+
+        def real() -> list[list[int]]:
+            return [[numbers.index(fd), events] for fd, events in outside_the_run(self._genuine.poll, *timeout)]
+
+        return [
+            (numbers[number], events) for number, events in at[1].session.question(at[1], _READY, real, lambda _: None)
+        ]
+
+
+def _polling(original: Any) -> Any:
+    @wraps(original)
+    def poll() -> Any:
+        return original() if current.get() is None else _Poll(original())
+
+    return poll
+
+
 def _number_of(file: Any) -> Any:
     return file if isinstance(file, int) else file.fileno() if hasattr(file, "fileno") else None
 
@@ -906,6 +952,8 @@ def _patches() -> list[ReversiblePatch]:
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
         found.append(_by_descriptor.once(select, "select", _select))
+        if hasattr(select, "poll"):
+            found.append(_by_descriptor.once(select, "poll", _polling))
     for name in ("SelectSelector", "PollSelector", "EpollSelector", "KqueueSelector"):
         kind = getattr(selectors, name, None)
         if kind is not None and "select" in vars(kind):
