@@ -148,8 +148,8 @@ def test_a_process_that_has_not_noticed_the_end_of_its_child_goes_on(family: Fam
     family.exact(
         """
 def slow(n):
-    import tracekit._runs.replayed_children as children
-    children._POLL_S = 1.0  # it looks that rarely, its parent as often as ever
+    from tests.support.processes import look_rarely
+    look_rarely(1.0)  # its parent looks as often as ever
     pid = os.fork()
     if not pid:
         sum(range(10_000_000))  # it is still running when it is looked at first

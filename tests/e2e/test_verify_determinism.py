@@ -161,7 +161,7 @@ LEAKS = {
     "hash()": "ask(hash('prompt'))  # here",
     "id()": "ask(f'{id(ask)}')  # here",
     "the repr of an object": "ask(repr(object()))  # here",
-    "a native generator": "ask(open('/proc/sys/kernel/random/uuid').read())  # here",
+    "a native generator": "ask(open('/dev/urandom', 'rb').read(4).hex())  # here",
     "a process id": "ask(os.getpid())  # here",
     "a clock that is not captured": "ask(os.times().elapsed)  # here",
     "another number of calls": "for _ in range(3 + os.getpid() % 1009):\n    ask(0)  # here",

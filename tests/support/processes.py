@@ -50,7 +50,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["PYTEST", "SDKS", "command", "forking", "python", "started"]
+__all__ = ["PYTEST", "SDKS", "command", "forking", "look_rarely", "python", "started"]
 
 #: What programs import that ask a provider.
 SDKS = "tests.support.clients"
@@ -892,3 +892,10 @@ if __name__ == "__main__":
     _PATH[:] = sys.path[1:]
     _import(sys.argv[3])
     _program(_serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2]))
+
+
+def look_rarely(seconds: float) -> None:
+    """Let a replayed process look that rarely whether its children have ended, as on a machine too busy to wake it."""
+    from tracekit._runs import replayed_children
+
+    vars(replayed_children)["_POLL_S"] = seconds

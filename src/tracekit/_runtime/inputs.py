@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .. import _reality
@@ -209,7 +210,7 @@ class ReplayedInputs:
                     self._once(kind, name, self._other_names, step=seq)
                 return served
             ours = served is recorded or whole is not None
-            made = type(recorded) is dict and "generated" in recorded and ours and len(self._recorded[kind, name]) == 1
+            made = type(recorded) is dict and "generated" in recorded and ours and self._steps_between(kind, name)
             if (value is None and ours and not made) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             if kind == "file" and ours and ("kept", name) in self._recorded:
@@ -301,6 +302,10 @@ class ReplayedInputs:
             return None
         whole = self._originals.of(entry, self._trace.expand, "output")
         return decoding.from_json(self._trace.expand(whole["output"])).get(entry["input"]["name"])
+
+    def _steps_between(self, kind: str, name: str) -> bool:
+        """Return whether the places of all recorded values are told apart by steps."""
+        return all(self._index.step_between(then, now) for then, now in pairwise(self._recorded[kind, name]))
 
     def _with_secrets(self, seq: int, recorded: Any) -> Any:
         """Return what was recorded at ``seq`` with its secrets; ``None`` if none were redacted, or they are unknown."""
