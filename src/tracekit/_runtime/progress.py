@@ -262,15 +262,17 @@ class Progress:
     def polled_otherwise(self, wrapped: Collection[int], *, to_the_end: bool) -> str | None:
         """Return why lanes that were held may have come further, or less far, than in the recording, if so.
 
-        What a library does with a real connection, and its telemetry, is in no replay, so tasks and callbacks that are
-        missing say something only where calls in threads are missing, too. ``wrapped`` are lanes around the program, which
+        What stands around a program, what a library does with a real connection, and its telemetry, are in no replay, so
+        tasks and callbacks say something only where calls in threads differ, too. ``wrapped`` are lanes around the program, which
         a replay need not have; ``to_the_end``: what lanes did after the last event is compared as well.
         """
+        if not self.calls_differ:
+            return None
         for queue, parked, what in self._unlike:
             if queue is not None and queue.parked > parked:
                 return what
         places = self._places
-        if places is None or not self.calls_differ:
+        if places is None:
             return None
         held = self._parked or any(queue.parked for queue in self.queues)
         if held and not places.moved <= {*self._number.values(), *wrapped}:
