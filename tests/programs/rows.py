@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -39,6 +40,9 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "fastmcp": ("fastmcp",),
     "mini-swe-agent": ("mini-swe-agent", "mcp"),
     "aider": ("aider-chat",),
+    "shell-gpt": ("shell-gpt",),
+    "inspect": ("inspect-ai", "openai"),
+    "deepeval": ("deepeval", "openai"),
     "llm": ("llm",),
     "services": ("fastapi", "uvicorn", "httpx", "openai", "celery[sqlalchemy]", "huey"),
     "everyday": ("apscheduler", "sqlalchemy[asyncio]", "aiosqlite", "rich", "typer", "fastapi", "websockets", "httpx"),
@@ -107,6 +111,11 @@ def edit(body: dict[str, Any]) -> str:
         return f"feat: {words()}"
     block = f"<<<<<<< SEARCH\nThe fjord is deep.\n=======\nThe fjord is {words()} deep.\n>>>>>>> REPLACE"
     return f"Here:\n\naider_edit.txt\n```\n{block}\n```\n"
+
+
+def judged(body: dict[str, Any]) -> str:
+    """The judgement that DeepEval asks for."""
+    return json.dumps({"score": random.randint(5, 9), "reason": words()})
 
 
 ROWS: tuple[Row, ...] = (
@@ -252,6 +261,39 @@ ROWS: tuple[Row, ...] = (
             "aider_edit.txt",
         ),
         says=edit,
+    ),
+    Row(
+        "shell_gpt",
+        "the command `sgpt`",
+        "shell-gpt",
+        ("shell-gpt",),
+        command=("sgpt", "--no-cache", "--no-interaction", "How deep is the fjord?"),
+        variables={"API_BASE_URL": "{url}/v1"},
+    ),
+    Row(
+        "inspect_eval",
+        "an evaluation of three samples, by its command, without its control server",
+        "inspect",
+        ("inspect-ai", "openai"),
+        command=(
+            "inspect",
+            "eval",
+            "inspect_eval.py",
+            "--model",
+            "openai/gpt-4o",
+            "--display",
+            "plain",
+            "--ctl-server",
+            "false",
+        ),
+    ),
+    Row(
+        "deepeval_metrics",
+        "three cases judged by a model",
+        "deepeval",
+        ("deepeval", "openai"),
+        variables={"DEEPEVAL_TELEMETRY_OPT_OUT": "YES"},
+        says=judged,
     ),
     Row(
         "llm_functions",
