@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 from .._runtime.callsite import caller
 from .._runtime.effects import Begun
 from .._runtime.process import process
-from .._runtime.session import Outcome, Scope, current, enter, here, in_own_lane
+from .._runtime.session import Outcome, Scope, current, enter, here, in_own_lane, running_lane
 from .._runtime.step import Request, Spec
 from .._values import exception_text, to_json
 from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
@@ -195,7 +195,7 @@ class resumed:
         self._first = first
         self._started = False
         scope = current.get()
-        self._lane = None if scope is None or not scope.live else scope.lane
+        self._lane = None if scope is None or not scope.live else running_lane(scope)
         if self._lane is not None:
             self._lane.inside += 1
 

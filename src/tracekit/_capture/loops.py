@@ -24,7 +24,7 @@ from .._reality import wake
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.loop_queue import LoopQueue
-from .._runtime.session import Scope, current, enter, outside_the_run
+from .._runtime.session import Scope, current, enter, outside_the_run, running_lane
 from .callers import by_asyncio, by_tracekit
 from .leftovers import by_finalizer, collecting, for_finalizer
 from .patch import AttributePatch, Patch, ReversiblePatch, Switch
@@ -844,7 +844,9 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
     error: BaseException | None = None
     # Nothing is counted during the wait, as inside a live call.
     token = enter(scope.inside(scope.parent or 1, live=True))
-    scope.lane.inside += 1
+    lane = running_lane(scope)
+    if lane is not None:
+        lane.inside += 1
     try:
         try:
             result = await made
@@ -859,7 +861,8 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
             _note(cut_off)
         raise
     finally:
-        scope.lane.inside -= 1
+        if lane is not None:
+            lane.inside -= 1
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
     if turn.comes or not (turn.live or hop or _is_around(call, scope.lane, turn)):

@@ -17,7 +17,7 @@ from .loop_queue import LoopQueue
 from .places import PlaceIndex
 from .process import process
 from .progress import Progress
-from .session import current, enter
+from .session import current, enter, running_lane
 from .threads import MonitoredThread, ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
@@ -296,8 +296,9 @@ class Schedule:
         # Waiting for an event is inside the live call: the callback that wakes the task counts for no lane.
         token, here = None, None
         if scope is not None:
-            here = scope.lane
-            here.inside += 1
+            here = running_lane(scope)
+            if here is not None:
+                here.inside += 1
             token = enter(scope.inside(scope.parent or 1, live=True))
         if seq is not None:
             self.progress.queue(loop).expect(future)

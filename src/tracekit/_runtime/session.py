@@ -70,6 +70,7 @@ __all__ = [
     "owner",
     "passing",
     "placed",
+    "running_lane",
     "undoing",
 ]
 
@@ -1069,6 +1070,13 @@ def in_own_lane(scope: Scope) -> Scope:
         lane.owner = me
         return scope
     return scope.in_lane(_lane_of(me, lane, scope))
+
+
+def running_lane(scope: Scope) -> Lane | None:
+    """Return the lane of the running task or thread, if it has one. ``scope`` may be another one's, such as that of a
+    stream which this one reads on."""
+    lane, me = scope.lane, owner()
+    return lane if lane.owner in (me, 0) else lane.owned.get(me)
 
 
 def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
