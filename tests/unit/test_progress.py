@@ -25,7 +25,17 @@ import uvloop
 
 from tests.support.cut import cut
 from tests.support.tracing import entries
-from tracekit import InexactReplayError, Report, TraceExhaustedError, decision, record, replay, resume, traced_tool
+from tracekit import (
+    InexactReplayError,
+    Report,
+    TraceExhaustedError,
+    decision,
+    record,
+    replay,
+    resume,
+    traced,
+    traced_tool,
+)
 from tracekit.errors import ReplayError
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -388,6 +398,23 @@ def test_calls_whose_pieces_run_in_another_context(tmp_path: Path, loop: Loop) -
             polls += 1
             await asyncio.sleep(0)
         return seen, polls
+
+    twice(tmp_path, loop, program)
+
+
+@LOOPS
+def test_polling_in_a_traced_function_after_a_call(tmp_path: Path, loop: Loop) -> None:
+    """A call inside a traced function is over before that is: who polls after it looks as often as when it was recorded."""
+
+    @traced("phase")
+    async def program() -> Any:
+        polls = 0
+        await on_loop("first", 0.002)
+        second = asyncio.create_task(on_loop("second", 0.005))
+        while not second.done() and polls < 20_000:
+            polls += 1
+            await asyncio.sleep(0)
+        return polls, await second
 
     twice(tmp_path, loop, program)
 

@@ -173,28 +173,28 @@ class drive:
         self.suspended = False
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        iterator = self._iterator
+        iterator, scope = self._iterator, current.get()
         try:
             waits_for = next(iterator)
         except StopIteration as stop:
             return stop.value
         self.suspended = True
-        return (yield from resumed(iterator, waits_for))
+        return (yield from resumed(iterator, waits_for, scope))
 
 
 class resumed:
     """The rest of an iterator (or coroutine) whose first item has been taken, preceded by that item. Can be awaited.
 
-    Until it has ended, the lane of a live call is inside that.
+    ``scope`` is the one in which it began (by now it may be inside another call). Until it has ended, the running lane is
+    inside the live call of that scope, if it has one.
     """
 
     __slots__ = ("_first", "_iterator", "_lane", "_started")
 
-    def __init__(self, iterator: Any, first: Any) -> None:
+    def __init__(self, iterator: Any, first: Any, scope: Scope | None) -> None:
         self._iterator = iterator
         self._first = first
         self._started = False
-        scope = current.get()
         self._lane = None if scope is None or not scope.live else running_lane(scope)
         if self._lane is not None:
             self._lane.inside += 1
@@ -771,7 +771,8 @@ def _coroutine_wrapper(captured: Captured) -> Any:
         made = function(*args, **kwargs)
         if type(made) is not types.CoroutineType:
             return await live_async(step, made)
-        token = enter(step.body())
+        body = step.body()
+        token = enter(body)
         suspended = False
         try:
             try:
@@ -780,7 +781,7 @@ def _coroutine_wrapper(captured: Captured) -> Any:
                 result = stop.value
             else:
                 suspended = True
-                result = await resumed(made, waits_for)
+                result = await resumed(made, waits_for, body)
         except BaseException as error:
             leave(token)
             failed(step, error, suspended)
