@@ -867,6 +867,11 @@ def _os_write(original: Any) -> Any:
 _READY: Final = "process.ready"
 
 
+def _ready(scope: Scope, real: Callable[[], list[list[int]]]) -> list[list[int]]:
+    """Return which descriptors are ready, by their number among those asked for: as ``real`` says, or as recorded."""
+    return scope.session.question(scope, _READY, real, lambda _: None)
+
+
 def _select(original: Any) -> Any:
     @wraps(original)
     def select(*args: Any) -> Any:
@@ -879,7 +884,7 @@ def _select(original: Any) -> Any:
             ready = outside_the_run(original, *lists, *args[3:])
             return [[files.index(one) for one in found] for files, found in zip(lists, ready, strict=True)]
 
-        ready = at[1].session.question(at[1], _READY, real, lambda _: None)
+        ready = _ready(at[1], real)
         return tuple([files[number] for number in found] for files, found in zip(lists, ready, strict=True))
 
     return select
@@ -896,9 +901,7 @@ def _selector(original: Any) -> Any:
         def real() -> list[list[int]]:
             return [[keys.index(key), events] for key, events in outside_the_run(original, self, timeout)]
 
-        return [
-            (keys[number], events) for number, events in at[1].session.question(at[1], _READY, real, lambda _: None)
-        ]
+        return [(keys[number], events) for number, events in _ready(at[1], real)]
 
     return select
 
@@ -930,9 +933,7 @@ class _Poll:
         def real() -> list[list[int]]:
             return [[numbers.index(fd), events] for fd, events in outside_the_run(self._genuine.poll, *timeout)]
 
-        return [
-            (numbers[number], events) for number, events in at[1].session.question(at[1], _READY, real, lambda _: None)
-        ]
+        return [(numbers[number], events) for number, events in _ready(at[1], real)]
 
 
 def _polling(original: Any) -> Any:
