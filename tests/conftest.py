@@ -225,6 +225,14 @@ def _nothing_stays_open() -> Iterator[None]:
     assert type(os.listdir) is type(builtins.open) is BuiltinFunctionType
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_stays_instrumented() -> Iterator[None]:
+    """A file that leaves the SDKs instrumented decides what the next one's tests see: it is the one that fails."""
+    yield
+    instrumentation = sys.modules.get("tracekit._capture.instrumentation")
+    assert instrumentation is None or not instrumentation.instrumented(), "undo tracekit.instrument()"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _every_trace(tmp_path_factory: pytest.TempPathFactory, _memory: Path) -> Iterator[None]:
     """No trace that any test wrote holds a secret of its environment, and each satisfies the schema."""

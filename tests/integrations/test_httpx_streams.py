@@ -76,11 +76,11 @@ def server() -> Iterator[Rounds]:
         yield server
 
 
+@pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("leaves", [False, True], ids=["read", "left"])
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 def test_the_ends_of_streams_side_by_side(server: Rounds, library: Any, leaves: bool) -> None:
     """A stream that is closed lets other tasks go first, whether it has been read to its end or is left in the middle."""
-    tracekit.instrument()
 
     async def program() -> list[object]:
         seen: list[object] = []
@@ -110,10 +110,10 @@ def test_the_ends_of_streams_side_by_side(server: Rounds, library: Any, leaves: 
         assert session.report.exact
 
 
+@pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 def test_which_pieces_were_waited_for(library: Any) -> None:
     """A piece before which other tasks ran says so, with its place; so these run before it in a replay, and before no other."""
-    tracekit.instrument()
 
     class Body(library.AsyncByteStream):  # type: ignore[misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
