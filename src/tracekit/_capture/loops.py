@@ -109,6 +109,54 @@ def _iterator_of_done(original: Any) -> Any:
     return _wait_for_one
 
 
+class _Task(asyncio.Task[Any]):
+    """A task of a run: its place in a set follows from its lane, not from its address.
+
+    A program, or a package, that keeps its tasks in a set and iterates over it meets them in the same order each time.
+    """
+
+    __slots__ = ()
+    _tracekit_hash: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._tracekit_hash
+        except AttributeError:  # made by somebody who asked a task for its type
+            return object.__hash__(self)
+
+
+#: Of which class a loop's tasks are, if nobody has replaced that, and the same with a place in sets.
+_TASK: Final = tasks.Task
+_Task.__name__, _Task.__qualname__, _Task.__module__ = _TASK.__name__, _TASK.__qualname__, _TASK.__module__
+
+
+def _made(original: Any, loop: Any, lane: Lane, coro: Any, options: dict[str, Any]) -> Any:
+    """Call ``original``, the loop's method, such that the task has the place of ``lane`` in sets.
+
+    If the program creates its tasks in a way of its own, they are as it makes them.
+    """
+    if tasks.Task is not _TASK or loop.get_task_factory() is not None:
+        return original(loop, coro, **options)
+
+    def make(loop: Any, coro: Any, **options: Any) -> Any:
+        task = _new_task(_Task)
+        task._tracekit_hash = lane.hash  # before the task enters the set of all tasks
+        _begin_task(task, coro, loop=loop, **options)
+        if task._source_traceback:
+            del task._source_traceback[-3:]  # the loop's own method, and what is around it
+        return task
+
+    loop.set_task_factory(make)
+    try:
+        return original(loop, coro, **options)
+    finally:
+        loop.set_task_factory(None)
+
+
+_new_task: Final[Any] = _Task.__new__
+_begin_task: Final[Any] = _Task.__init__
+
+
 def _create_task(original: Any) -> Any:
     def create_task(self: Any, coro: Any, **options: Any) -> Any:
         scope = current.get()
@@ -127,11 +175,12 @@ def _create_task(original: Any) -> Any:
                 lane.made_at = caller()
                 lane.by_chance = (lane.parent is not None and lane.parent.by_chance) or by_finalizer(look_into=False)
         if context is not None:
-            return _in_given_context(partial(original, self, coro, **options), scope, lane, context, before)
+            make = partial(_made, original, self, lane, coro, options)
+            return _in_given_context(make, scope, lane, context, before)
         # The task copies the context when it is created, and an eager task runs its first piece right there.
         token = current.set(scope.in_lane(lane))
         try:
-            task = original(self, coro, **options)
+            task = _made(original, self, lane, coro, options)
         finally:
             current.reset(token)
         lane.owner = id(task)

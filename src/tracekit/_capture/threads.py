@@ -10,7 +10,7 @@ from _thread import allocate_lock, get_ident, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from itertools import count
 from sys import _getframe
 from types import CoroutineType, FrameType, FunctionType
@@ -287,9 +287,32 @@ def numbered(future: Any) -> None:
         pass
 
 
+@cache
+def _placed_class() -> tuple[type, type]:
+    """Return the class of a pool's futures, and the same with a place in sets that follows from the call's lane."""
+    from concurrent.futures import Future
+
+    class PlacedFuture(Future[Any]):
+        _tracekit_call: Entered
+
+        def __hash__(self) -> int:
+            try:
+                return self._tracekit_call.lane.hash
+            except AttributeError:  # made by somebody who asked a future for its type
+                return object.__hash__(self)
+
+    PlacedFuture.__name__, PlacedFuture.__qualname__, PlacedFuture.__module__ = (
+        Future.__name__, Future.__qualname__, Future.__module__,
+    )  # fmt: skip
+    return Future, PlacedFuture
+
+
 def submitted(future: Any, call: Entered) -> None:
     """Connect ``future``, which the caller of ``submit`` gets, with ``call``."""
     future._tracekit_call = call
+    plain, placed = _placed_class()
+    if type(future) is plain:
+        future.__class__ = placed
     numbered(future)
     turn = call.turn
     if turn is None or turn.live:

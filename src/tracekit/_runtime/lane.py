@@ -8,6 +8,9 @@ the live step in which it was started. Neither scheduling nor other lanes that a
 from __future__ import annotations
 
 import threading
+from binascii import crc32
+from functools import lru_cache
+from itertools import count
 from typing import Final
 
 from .._reality import free_in_forks
@@ -30,6 +33,8 @@ CALLBACK: Final = "callback"
 IMPORT: Final = "import "
 
 _numbering = free_in_forks(threading.Lock())
+#: Numbers the runs of this process that have asked for a place of their tasks in sets.
+_runs: Final = count()
 
 
 class Lane:
@@ -43,6 +48,7 @@ class Lane:
     __slots__ = (
         "_armed",
         "_counts",
+        "_hash",
         "_since",
         "begun_at",
         "by_chance",
@@ -114,6 +120,7 @@ class Lane:
         #: How many timers of each function it has armed since step ``_since``.
         self._armed: dict[str, int] = {}
         self._since = 0
+        self._hash: int | None = None
 
     def runs(self) -> None:
         """Count one more callback that an event loop runs."""
@@ -159,6 +166,23 @@ class Lane:
         return f"{self.parent.path}/{self.name}#{self.n}{under}"
 
     @property
+    def hash(self) -> int:
+        """Where its task is in a set: the same in each run of the same code, unlike an address.
+
+        The lowest bits, which decide, are the lane's name and number among its siblings, so that what stands around a
+        program makes no difference, and siblings come as they were started. Its parent and its run follow, so that few
+        tasks of a process have the same hash.
+        """
+        if self._hash is None:
+            if self.parent is None:
+                self._hash = (next(_runs) & 0x7FFF) << 47
+            else:
+                above = self.parent.hash
+                beside = (_spread(self.name) + self.n) & 0xFFFF_FFFF
+                self._hash = above >> 47 << 47 | (above * 0x9E37_79B1 >> 16 & 0x7FFF) << 32 | beside
+        return self._hash
+
+    @property
     def imports(self) -> bool:
         """Whether it is that of a module, for what its body does while it is imported."""
         return self.name.startswith(IMPORT)
@@ -170,6 +194,11 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<Lane {self.id} {self.path or '/'}>"
+
+
+@lru_cache(1024)
+def _spread(name: str) -> int:
+    return crc32(name.encode("utf-8", "surrogatepass"))
 
 
 class Root(Lane):
