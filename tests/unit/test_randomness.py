@@ -242,6 +242,33 @@ def test_a_replay_gives_a_package_the_ids_that_it_made(tmp_path: Path, make: str
         assert session.report.exact, session.report.as_dict()
 
 
+@pytest.mark.parametrize("draw", ["os.urandom(10)", "secrets.token_bytes(10)", "secrets.randbits(80).to_bytes(10)"])
+def test_a_replay_gives_a_package_the_ids_that_its_own_function_makes(tmp_path: Path, draw: str) -> None:
+    """Packages bring a ``uuid7`` of their own (Prefect, ``uuid6``); the keys that they draw the same way are in no trace."""
+    namespace: dict[str, Any] = {"__name__": "jobs.ids"}
+    code = (
+        "import os, secrets, uuid\n"
+        f"def uuid7():\n    return uuid.UUID(bytes=bytes(6) + {draw}, version=4)\n"
+        f"def key():\n    return {draw}\n"
+    )
+    exec(compile(code, str(tmp_path / "site-packages" / "jobs" / "ids.py"), "exec"), namespace)
+
+    def program(times: int) -> Any:
+        namespace["key"]()
+        made = [namespace["uuid7"](), namespace["uuid7"]()]
+        tracekit.decision("chosen", input=1, output=1)
+        return [*made, *[namespace["uuid7"]() for _ in range(times)][:1]]
+
+    with record("job") as run:
+        first = program(1)
+    drawn = [value for entry in Trace(run.path).entries() if entry["type"] == "random" for value in entry["values"]]
+    assert len(drawn) == 3
+    for times in (1, 3):
+        with replay(run) as session:
+            assert program(times) == first
+        assert session.report.exact, session.report.as_dict()
+
+
 def test_an_id_for_the_headers_of_a_request_is_not_recorded(tmp_path: Path) -> None:
     """An integration names the function of a package that makes it; other ids of that package are recorded."""
     namespace: dict[str, Any] = {"__name__": "acme_sdk.client"}

@@ -17,6 +17,7 @@ from typing import Any, Final
 from .. import _reality
 from .._runtime.inputs import LeftStates
 from .._runtime.session import Scope, Session, current, here, in_own_lane, outside_the_run
+from .._sources import STDLIB
 from .callers import importing, library, library_at, pass_through, reader, walk
 from .in_place import (
     ONE,
@@ -37,7 +38,14 @@ __all__ = ["align_numpy", "hooks", "numpy_state", "restore_numpy_state", "watch_
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
-_EXCHANGE: Final = FunctionExchange.__init__.__code__.co_filename
+#: Files whose functions draw for their caller.
+_DRAW_FOR_OTHERS: Final = {
+    FunctionExchange.__init__.__code__.co_filename,
+    os.path.join(STDLIB, "random.py"),
+    os.path.join(STDLIB, "secrets.py"),
+}
+#: The functions that make UUIDs of what they draw.
+_MAKERS: Final = {"uuid4", "uuid6", "uuid7", "uuid8"}
 #: Up to this size an integer is a JSON number for every reader; larger ones are recorded in hexadecimal (linear time,
 #: no limit).
 _SMALL_BITS: Final = 53
@@ -90,10 +98,11 @@ def _urandom(real: Any, _flags: int) -> Hook:
         if who is True:
             return _answer(scope, "os.urandom", partial(real, size))
         maker = _maker_of_an_id(sys._getframe(1))
-        who = None if maker is None or _is_for_a_request(maker) else who or library()
+        who = None if maker is None or _is_for_a_request(maker.f_back) else who or library()
         if who is None:
             return real(size)
-        drawn = scope.session.library_draw(in_own_lane(scope), "uuid.uuid4", who, lambda: real(size).hex())
+        name = "uuid.uuid4" if maker.f_globals.get("__name__") == "uuid" else "os.urandom"
+        drawn = scope.session.library_draw(in_own_lane(scope), name, who, lambda: real(size).hex())
         return bytes.fromhex(drawn)
 
     return urandom
@@ -110,17 +119,16 @@ def _getrandom(real: Any, _flags: int) -> Hook:
 
 
 def _maker_of_an_id(frame: Any) -> Any:
-    """Return the frame that called ``uuid4``, if ``frame`` is of that, else ``None``: ids are not secret, and packages
-    print, send and compare theirs."""
-    while frame is not None and frame.f_code.co_filename == _EXCHANGE:
+    """Return the frame of ``uuid4``, or of another function of such a name (packages bring their own ``uuid7``), if
+    ``frame`` is of what that calls, else ``None``: ids are not secret, and packages print, send and compare theirs."""
+    while frame is not None and frame.f_code.co_filename in _DRAW_FOR_OTHERS:
         frame = frame.f_back
-    uuid4 = getattr(sys.modules.get("uuid"), "uuid4", None)
-    return frame.f_back if frame is not None and frame.f_code is getattr(uuid4, "__code__", None) else None
+    return frame if frame is not None and frame.f_code.co_name in _MAKERS else None
 
 
 def _is_for_a_request(maker: Any) -> bool:
     """Return whether an integration names the code that makes an id: nobody but the server sees it, if that."""
-    return (maker.f_globals.get("__name__"), maker.f_code.co_qualname) in request_id_makers()
+    return maker is not None and (maker.f_globals.get("__name__"), maker.f_code.co_qualname) in request_id_makers()
 
 
 def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
