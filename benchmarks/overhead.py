@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -255,15 +255,16 @@ class Bench:
 
     def models(self) -> Iterator[Figure]:
         model = Model()
-        try:
+        with streaming_server() as path:
+            streams = Streams(path)
             for _ in range(self.rounds):
                 tracekit.uninstrument()
-                self._model_round(model, "bare")
+                self._model_round(model, streams, "bare")
                 tracekit.instrument()
                 with record("model"):
-                    self._model_round(model, "recorded")
-        finally:
-            model.client.close()
+                    self._model_round(model, streams, "recorded")
+            streams.client.close()
+        model.client.close()
         for kind in ("call", "stream"):
             reach, aim = LIMITS[FORM][kind]
             recorded, bare = f"{kind} recorded", f"{kind} bare"
@@ -271,14 +272,14 @@ class Bench:
             label = "model call" if kind == "call" else "200-chunk stream"
             yield Figure(label, (self.ratio(recorded, bare) - 1) * 100, "% more CPU", reach, aim, detail=detail)
         more = (self.ratio("async stream recorded", "async stream bare") - 1) * 100
-        yield Figure("the same, with tasks before each chunk", more, "% more CPU")
+        yield Figure("the same, asynchronous client", more, "% more CPU")
 
-    def _model_round(self, model: Model, kind: str) -> None:
+    def _model_round(self, model: Model, streams: Streams, kind: str) -> None:
         model.ask(0)
-        model.stream(0)
+        streams.stream(0)
         self.add(f"call {kind}", each(self.model_calls, model.ask, cpu_ns))
-        self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), model.stream, cpu_ns))
-        self.add(f"async stream {kind}", each_async(max(self.model_calls // 5, 5), model.stream_async, cpu_ns))
+        self.add(f"stream {kind}", each(max(self.model_calls // 5, 5), streams.stream, cpu_ns))
+        self.add(f"async stream {kind}", each_async(max(self.model_calls // 5, 5), streams.stream_async, cpu_ns))
 
     def requests(self) -> Iterator[Figure]:
         """What it costs that requests can be captured, where no run is active."""
@@ -398,14 +399,14 @@ class Bench:
 
 
 class Model:
-    """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB or 200 chunks.
+    """The real OpenAI client on a transport that answers from memory: prompts of 10 KB, answers of 1 KB.
 
     ``answers`` are given one after another, where there are any.
     """
 
     def __init__(self, answers: Sequence[str] = ()) -> None:
         import httpx2
-        from openai import AsyncOpenAI, OpenAI
+        from openai import OpenAI
 
         usage = {"prompt_tokens": 2500, "completion_tokens": 250, "total_tokens": 2750}
         base: dict[str, Any] = {"id": "c", "created": 1, "model": "m"}
@@ -416,61 +417,45 @@ class Model:
 
         whole = answered("An answer. " * 93)
         others = map(answered, answers)
-        chunks = [self._chunk(base, number) for number in range(200)] + [b"data: [DONE]\n\n"]
 
         def answer(request: Any) -> Any:
-            if b'"stream":true' in request.content.replace(b" ", b""):
-                headers = {"content-type": "text/event-stream"}
-                return httpx2.Response(200, headers=headers, stream=Chunks(chunks))
             content = next(others, whole)
             return httpx2.Response(200, headers={"content-type": "application/json"}, content=content)
-
-        class Chunks(httpx2.SyncByteStream):
-            def __init__(self, pieces: list[bytes]) -> None:
-                self.pieces = pieces
-
-            def __iter__(self) -> Iterator[bytes]:
-                return iter(self.pieces)
 
         transport = httpx2.MockTransport(answer)
         http = httpx2.Client(transport=transport)
         self.client = OpenAI(api_key="none", base_url="http://model.test/v1", http_client=http, max_retries=0)
 
-        class AsyncChunks(httpx2.AsyncByteStream):
-            def __init__(self) -> None:
-                self.left = iter(chunks)  # the SDK reads on after the end: there is nothing any more, as over a network
-
-            async def __aiter__(self) -> AsyncIterator[bytes]:
-                for chunk in self.left:
-                    await asyncio.sleep(0)  # as if it came over a network
-                    yield chunk
-
-        def answer_slowly(_: Any) -> Any:
-            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=AsyncChunks())
-
-        slow = httpx2.AsyncClient(transport=httpx2.MockTransport(answer_slowly))
-        self.async_client = AsyncOpenAI(
-            api_key="none", base_url="http://model.test/v1", http_client=slow, max_retries=0
-        )
-
-    @staticmethod
-    def _chunk(base: dict[str, Any], number: int) -> bytes:
-        choice = {"index": 0, "delta": {"content": f"word{number} "}, "finish_reason": None}
-        return b"data: " + orjson.dumps({**base, "object": "chat.completion.chunk", "choices": [choice]}) + b"\n\n"
-
-    def _messages(self, number: int) -> Any:
-        """Another prompt each time, so that nothing is known from the call before."""
-        return [{"role": "user", "content": f"{number} " + f"a word of a prompt, {number} " * (10_000 // 22)}]
-
     def ask(self, number: int) -> None:
-        self.client.chat.completions.create(model="m", temperature=0.1, messages=self._messages(number))
+        self.client.chat.completions.create(model="m", temperature=0.1, messages=_prompt(number))
+
+
+def _prompt(number: int) -> Any:
+    """Another prompt each time, so that nothing is known from the call before."""
+    return [{"role": "user", "content": f"{number} " + f"a word of a prompt, {number} " * (10_000 // 22)}]
+
+
+class Streams:
+    """The real OpenAI clients on a socket, from which they get 200 chunks, one after another: see ``streaming_server``."""
+
+    def __init__(self, path: str) -> None:
+        import httpx2
+        from openai import AsyncOpenAI, OpenAI
+
+        url = "http://model.test/v1"
+        http = httpx2.Client(transport=httpx2.HTTPTransport(uds=path))
+        self.client = OpenAI(api_key="none", base_url=url, http_client=http, max_retries=0)
+        # No connection outlives the event loop that it was made in.
+        transport = httpx2.AsyncHTTPTransport(uds=path, limits=httpx2.Limits(max_keepalive_connections=0))
+        slow = httpx2.AsyncClient(transport=transport)
+        self.async_client = AsyncOpenAI(api_key="none", base_url=url, http_client=slow, max_retries=0)
 
     def stream(self, number: int) -> None:
-        for _ in self.client.chat.completions.create(model="m", stream=True, messages=self._messages(number)):
+        for _ in self.client.chat.completions.create(model="m", stream=True, messages=_prompt(number)):
             pass
 
     async def stream_async(self, number: int) -> None:
-        asked = self._messages(number)
+        asked = _prompt(number)
         async for _ in await self.async_client.chat.completions.create(model="m", stream=True, messages=asked):
             pass
 
@@ -492,6 +477,59 @@ threading.Thread(target=lambda: (sys.stdin.read(), __import__("os")._exit(0)), d
 while True:
     threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 """
+
+
+_STREAMING_SERVER = """
+import array, contextlib, fcntl, json, os, socket, sys, termios, threading, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+print(flush=True)
+about = {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+deltas = [{"index": 0, "delta": {"content": f"word{number} "}, "finish_reason": None} for number in range(200)]
+pieces = [json.dumps({**about, "choices": [delta]}, separators=(",", ":")) for delta in deltas] + ["[DONE]"]
+chunks = [f"data: {piece}\\n\\n".encode() for piece in pieces]
+head = b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\ntransfer-encoding: chunked\\r\\n\\r\\n"
+unread = array.array("i", [0])
+def send(connection, data):
+    connection.sendall(data)
+    while fcntl.ioctl(connection, termios.TIOCOUTQ, unread) == 0 and unread[0]:
+        time.sleep(0.0001)
+def serve(connection):
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+        if data.endswith(b"}"):
+            data = b""
+            send(connection, head)
+            for chunk in chunks:
+                send(connection, b"%x\\r\\n%b\\r\\n" % (len(chunk), chunk))
+            send(connection, b"0\\r\\n\\r\\n")
+def until_left(connection):
+    with contextlib.suppress(OSError):  # a client may leave when it has the last chunk
+        serve(connection)
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True:
+    threading.Thread(target=until_left, args=(listening.accept()[0],), daemon=True).start()
+"""
+
+
+@contextmanager
+def streaming_server() -> Iterator[str]:
+    """The path of a socket behind which a process of its own answers each request in 200 chunks.
+
+    Each is sent once the one before has been taken from the socket: so each arrives by itself, as those of a model do,
+    however slow the client is, and nobody sleeps until it comes.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as directory:
+        path = os.path.join(directory, "model")
+        command = [sys.executable, "-c", _STREAMING_SERVER, path]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdout.readline()
+            yield path
+            server.stdin.close()
 
 
 @contextmanager

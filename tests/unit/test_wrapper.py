@@ -11,7 +11,7 @@ import inspect
 import pickle
 import sys
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -1001,3 +1001,62 @@ def test_a_secret_in_a_tools_configuration_is_not_stored() -> None:
         assert secret not in file.read()
     report, _ = replayed(run, lambda: [look(1), look(2)])
     assert report.exact
+
+
+class _Echo:
+    """An awaitable that answers what its awaiter sends and throws."""
+
+    def __await__(self) -> Generator[Any, Any, list[str]]:
+        seen = []
+        given: Any = "first"
+        while given != "last":
+            try:
+                given = yield given
+                seen.append(f"sent {given}")
+            except KeyError as error:
+                given = error.args[0]
+                seen.append(f"thrown {given}")
+        return seen
+
+
+async def _raises_later() -> None:
+    try:
+        await _Echo()
+    except ValueError:
+        pass
+    raise LookupError("after the other was handled")
+
+
+def _by_hand(made: Any, *gives: Any) -> list[Any]:
+    """What a coroutine yields, returns and raises when a driver of its own sends and throws."""
+    got: list[Any] = []
+    for give in gives:
+        try:
+            got.append(made.throw(give) if isinstance(give, Exception) else made.send(give))
+        except StopIteration as stop:
+            got.append(stop.value)
+        except Exception as error:
+            got += [repr(error), repr(error.__context__)]
+    return got
+
+
+def test_a_coroutine_gets_what_its_driver_sends_and_throws_as_without_a_run() -> None:
+    """An async tool is driven as the bare function is: values and exceptions reach what it awaits, and its own exception
+    has no other context than there."""
+
+    async def echo() -> list[str]:
+        return await _Echo()
+
+    gives: list[tuple[Any, tuple[Any, ...]]] = [
+        (echo, (None, "one", KeyError("two"), None, "three", "last")),
+        (echo, (None, KeyError("one"), KeyError("two"), "last")),
+        (echo, (None, KeyError("last"))),
+        (echo, (None, ZeroDivisionError())),
+        (_raises_later, (None, ValueError())),
+        (_raises_later, (None, "one", ValueError())),
+    ]
+    for function, given in gives:
+        bare = _by_hand(function(), *given)
+        with record():
+            recorded = _by_hand(traced_tool(side_effect="read_only")(function)(), *given)
+        assert recorded == bare

@@ -182,57 +182,38 @@ class drive:
         return (yield from resumed(iterator, waits_for, scope))
 
 
-class resumed:
+@types.coroutine
+def resumed(iterator: Any, first: Any, scope: Scope | None) -> Generator[Any, Any, Any]:
     """The rest of an iterator (or coroutine) whose first item has been taken, preceded by that item. Can be awaited.
 
     ``scope`` is the one in which it began (by now it may be inside another call). Until it has ended, the running lane is
     inside the live call of that scope, if it has one.
     """
-
-    __slots__ = ("_first", "_iterator", "_lane", "_started")
-
-    def __init__(self, iterator: Any, first: Any, scope: Scope | None) -> None:
-        self._iterator = iterator
-        self._first = first
-        self._started = False
-        self._lane = None if scope is None or not scope.live else running_lane(scope)
-        if self._lane is not None:
-            self._lane.inside += 1
-
-    def _ended(self) -> None:
-        lane, self._lane = self._lane, None
+    lane = None if scope is None or not scope.live else running_lane(scope)
+    if lane is not None:
+        lane.inside += 1
+    try:
+        while True:
+            try:
+                sent = yield first
+            except GeneratorExit:
+                iterator.close()
+                raise
+            except BaseException as thrown:
+                resume = partial(iterator.throw, thrown)
+            else:
+                if sent is None:
+                    return (yield from iterator)
+                resume = partial(iterator.send, sent)
+            try:  # outside the handler: what this raises has not been raised while handling the other
+                first = resume()
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                del resume  # it has the exception, whose traceback has this frame
+    finally:
         if lane is not None:
             lane.inside -= 1
-
-    def __iter__(self) -> resumed:
-        return self
-
-    __await__ = __iter__
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        if not self._started:
-            self._started = True
-            return self._first
-        try:
-            return self._iterator.send(value)
-        except BaseException:  # the end is one, too
-            self._ended()
-            raise
-
-    def throw(self, *error: Any) -> Any:
-        self._started = True
-        try:
-            return self._iterator.throw(*error)
-        except BaseException:
-            self._ended()
-            raise
-
-    def close(self) -> None:
-        self._ended()
-        self._iterator.close()
 
 
 # -- generators --------------------------------------------------------------------------------------------------------

@@ -278,7 +278,7 @@ def _hook(name: str, real: Any, flags: int) -> Hook:
 
 
 def _loop_patches() -> list[ReversiblePatch]:
-    return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, lambda real: _loop_time(_machine(real)))]
+    return [CodeExchange(sys.modules["asyncio"].BaseEventLoop.time, _loop_time)]
 
 
 class _Monotonic:
@@ -288,36 +288,34 @@ class _Monotonic:
     real: Any = None
 
 
-def _machine(real: Any) -> Any:
-    """Return the machine's ``loop.time()``, avoiding the hook on ``time.monotonic``, which would again determine that a
-    loop reads it."""
-    if real.__code__.co_names != ("time", "monotonic"):
-        return real
-
-    def read(loop: Any) -> Any:
-        return _Monotonic.real() if _time.monotonic is _Monotonic.function else real(loop)
-
-    return read
-
-
 def _loop_time(real: Any) -> Hook:
+    # asyncio's own reads ``time.monotonic``: the hook on that would again determine that a loop reads it.
+    monotonic = getattr(getattr(real, "__code__", None), "co_names", None) == ("time", "monotonic")
+
+    def machine(loop: Any) -> Any:
+        return _Monotonic.real() if monotonic and _time.monotonic is _Monotonic.function else real(loop)
+
     def read(_proxy: object, loop: Any) -> Any:
         scope = _scope()
-        if scope is None:
-            return real(loop)
-        clock = scope.session.state.clock
-        if clock is not None and _decides_what_is_due():
-            return real(loop)
-        if scope.live:
-            return real(loop) if clock is None else clock.now("loop.time", partial(real, loop))
-        package = reader(3)  # above the function that was replaced
+        if scope is not None:
+            clock = scope.session.state.clock
+            if clock is None:
+                package = None if scope.live else reader(3)  # above the function that was replaced
+                if package is not None:
+                    return answered(scope, package, loop)
+            elif not _decides_what_is_due():
+                if scope.live:
+                    return clock.now("loop.time", partial(machine, loop))
+                return answered(scope, reader(3), loop)
+        # ``machine``, inlined: a loop asks several times in each round
+        return _Monotonic.real() if monotonic and _time.monotonic is _Monotonic.function else real(loop)
+
+    def answered(scope: Scope, package: Literal[True] | str | None, loop: Any) -> Any:
         if package is True:
-            return _answer(scope, "loop.time", partial(real, loop))
+            return _answer(scope, "loop.time", partial(machine, loop))
         if package is not None:
             scope = in_own_lane(scope)
-        elif clock is None:
-            return real(loop)
-        return scope.session.library_clock(scope, "loop.time", package, partial(real, loop))
+        return scope.session.library_clock(scope, "loop.time", package, partial(machine, loop))
 
     return read
 

@@ -32,14 +32,11 @@ class Around:
         self.state: Final[RunState] = inner.state
         self.report: Final[Reporting] = inner.report
         self.redactor: Final[Redactor] = inner.redactor
+        self.progress: Final[Progress | None] = inner.progress  # asked for each callback of an event loop
 
     @property
     def threads(self) -> ThreadHooks | None:
         return self.inner.threads
-
-    @property
-    def progress(self) -> Progress | None:
-        return self.inner.progress
 
     @property
     def recording(self) -> bool:

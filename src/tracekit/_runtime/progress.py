@@ -294,7 +294,10 @@ class Progress:
         loop: Any = running_loop()
         if loop is None:
             return b""
-        known = self._of(loop)
+        known = self._loops.get(loop) or self._of(loop)
+        if not (known.number or known.moved or hop):  # the last place of the loop holds
+            lane.since = 0
+            return b""
         if known.number < 0:
             known.number = self._numbered
             self._numbered += 1
