@@ -914,6 +914,19 @@ def test_what_follows_a_piece(form: int) -> None:
             taken.pieces.add("d", wrong)
     assert taken.stream.tail == "ab"
 
+    told: list[bool] = []
+
+    def returns(unwritten: bool = False) -> bytes:
+        told.append(unwritten)
+        return b""
+
+    def append(*_: object) -> NoReturn:
+        raise LogWriteError("no space left")
+
+    taken.log.journal = SimpleNamespace(append=append)
+    taken.pieces.receive(kept, left.append, returns, b"d")
+    assert (left, told, taken.stream.tail) == ([b"c", b"d"], [False, True], "ab")
+
 
 class Gone(Exception):
     """A write was given up."""

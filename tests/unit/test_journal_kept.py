@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.oracle import Log
-from tracekit import record, traced_tool
+from tracekit import record, replay, traced_tool
 from tracekit._journal import writer
 from tracekit.errors import LogWriteError
 
@@ -170,3 +171,74 @@ def test_a_forked_child_keeps_what_happened_in_it(monkeypatch: pytest.MonkeyPatc
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert ledger.read_text().split() == ["a", "c"]
+
+
+@traced_tool(side_effect="read_only")
+async def _answer(number: int) -> int:
+    await asyncio.sleep(0.003)
+    return number
+
+
+@traced_tool(side_effect="read_only")
+async def _stream() -> AsyncIterator[str]:
+    for word in ("one", "two", "three", "four"):
+        await asyncio.sleep(0.003)
+        yield word
+
+
+@traced_tool(side_effect="irreversible", exactly_once=True, idempotency_key="number")
+async def _once(number: int) -> int:
+    await asyncio.sleep(0.003)
+    return number
+
+
+async def _calls() -> None:
+    for number in range(3):
+        await _answer(number)
+
+
+async def _sleeps() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0.003)
+
+
+async def _pieces() -> None:
+    async for _ in _stream():
+        pass
+
+
+async def _duplicates() -> None:
+    await asyncio.gather(*(_once(7) for _ in range(3)))
+
+
+@pytest.mark.parametrize("ways", [_calls, _sleeps, _pieces, _duplicates])
+def test_what_is_kept_has_its_place(ways: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can't be written at first: a replay counts as many looks of a task that polls until then as there were."""
+
+    async def program() -> list[int]:
+        task, looks = asyncio.ensure_future(ways()), [0]
+        task.add_done_callback(lambda _: looks.append(0))
+        while not task.done():
+            looks[-1] += 1
+            await asyncio.sleep(0)
+        await task
+        return looks
+
+    refused: list[bytes] = []
+
+    def write(fd: int, data: bytes) -> int:
+        """Refuse each line with a place once."""
+        if b'"place":' in data and (not refused or refused[-1][:20] != data[:20]):
+            refused.append(data)
+            raise OSError(errno.ENOSPC, "no room")
+        return os.write(fd, data)
+
+    with monkeypatch.context() as patch, record("places") as run:
+        patch.setattr(writer.Journal, "_os_write", staticmethod(write))
+        looks = asyncio.run(program())
+    placed = [entry["seq"] for entry in Log(run.path).entries if "place" in entry]
+    assert placed == [int(data.split(b'"seq":')[1].split(b",")[0]) for data in refused]
+    assert len(placed) >= 3
+    with replay(run) as session:
+        assert asyncio.run(program()) == looks
+    assert session.report.exact

@@ -124,6 +124,15 @@ add_after(NativeState *state, PyObject *after, PyObject **data)
     return *data == NULL ? -1 : 1;
 }
 
+/* Tell `after` that the entry could not be written. */
+static int
+take_back(PyObject *after)
+{
+    PyObject *result = after == Py_None ? Py_NewRef(Py_None) : PyObject_CallFunctionObjArgs(after, Py_True, NULL);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 /* Write a piece: 1 if that is done, 0 if it has to be done otherwise, -1 with an exception. */
 static int
 add_piece(NativeState *state, Pieces *pieces, PyObject *text, PyObject *after)
@@ -136,7 +145,7 @@ add_piece(NativeState *state, Pieces *pieces, PyObject *text, PyObject *after)
         done = data == NULL ? -1 : data != Py_None;
         if (done == 1 && (done = add_after(state, after, &data)) == 1) {
             done = PyObject_SetAttr(pieces->stream, state->method[TAIL], tail) < 0 ? -1 : write_piece(state, pieces, id, data);
-            if (done == 0 && PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0) {
+            if (done == 0 && (PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0 || take_back(after) < 0)) {
                 done = -1;
             }
         }

@@ -352,10 +352,11 @@ class Pieces:
         self._kind: Final = kind
         self._step: Final = step
 
-    def add(self, text: object, after: Callable[[], bytes] | None = None) -> bool:
+    def add(self, text: object, after: Callable[..., bytes] | None = None) -> bool:
         """Write a piece; return ``False`` without doing anything if it is not plain, or can't be written.
 
-        ``after``, which is called only for a plain piece, returns what follows the text in its entry.
+        ``after``, which is called only for a plain piece, returns what follows the text in its entry. If that can't be
+        written, it is called again, with ``True``.
         """
         lane, scope = self._lane, self._scope
         if self._state.ended or type(text) is not str or not is_short(text) or lane.id < 0:
@@ -377,6 +378,8 @@ class Pieces:
             self._log.journal.append(self._kind, lane.id, self._step, data)
         except LogWriteError:
             stream.tail = before
+            if after is not None:
+                after(True)
             return False
         return True
 
@@ -384,7 +387,7 @@ class Pieces:
         self,
         kept: list[bytes] | None,
         otherwise: Callable[[bytes], object],
-        after: Callable[[], bytes] | None,
+        after: Callable[..., bytes] | None,
         data: bytes,
     ) -> None:
         """Write a piece that was received as bytes, and add it to ``kept``; if ``add`` does nothing, or it is no text,

@@ -450,7 +450,6 @@ class DuplicateStep(Step):
 
     def _skipped(self, append: Append, value: Any, error: BaseException | None, meta: dict[str, Any]) -> int:
         session, spec = self.session, self.spec
-        place = session.place(self.scope.lane) if "suspended" in meta and not self.scope.live else b""
         about: dict[str, Any] = {"reason": "exactly_once", "of": self.call.of}
         whole = {**meta, "info": about}
         if error is None:
@@ -458,7 +457,15 @@ class DuplicateStep(Step):
         else:
             about["final"] = True  # the first call decided whether to retry
             fields = self._failure(error, whole)
-        seq = append(spec.types.skipped, self.scope.lane.id, self.seq, session.tail_of(self, fields + place, whole))
+        placed = "suspended" in meta and not self.scope.live
+        if placed:
+            fields += session.place(self.scope.lane)
+        try:
+            seq = append(spec.types.skipped, self.scope.lane.id, self.seq, session.tail_of(self, fields, whole))
+        except LogWriteError:
+            if placed:
+                session.progress.take_back()
+            raise
         meta.update(whole)
         return seq
 

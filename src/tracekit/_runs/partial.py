@@ -638,6 +638,9 @@ class _Mirrored(Progress):
         session = self._session
         return session.progress.place(session.originals[lane], lambda one: number(session.lane(one)), hop=hop)
 
+    def take_back(self) -> None:
+        self._session.progress.take_back()
+
     @property
     def unplaced(self) -> int | None:
         return self._session.progress.unplaced

@@ -38,14 +38,16 @@ _FAR: Final = 1000
 
 class _Moves:
     """An event loop of a run: its number, once it has delivered an event, the lanes that have moved since its last one,
-    and, in a replay, all of its lanes."""
+    what its latest place has reset, and, in a replay, all of its lanes."""
 
-    __slots__ = ("lanes", "moved", "number")
+    __slots__ = ("lanes", "moved", "number", "reset")
 
     def __init__(self) -> None:
         self.number = -1
         self.moved: Final[list[Lane]] = []
         self.lanes: Final[list[Lane]] = []
+        #: The lane of its latest event, how many of its callbacks had run before, and the lanes that had moved.
+        self.reset: tuple[Lane, int, list[Lane]] | None = None
 
     @property
     def most(self) -> int:
@@ -288,8 +290,8 @@ class Progress:
         """Return ``,"place":{…}`` for an event of ``lane`` that happens now, or nothing if the loop's last place still
         holds; ``number`` numbers lanes.
 
-        Call it in the event loop, once per event: it restarts the count of the lane's callbacks. As a replay may lack a
-        ``hop``, its place includes the lane itself.
+        Call it in the event loop, once per event: it restarts the count of the lane's callbacks. If the entry can't be
+        written, call ``take_back``. As a replay may lack a ``hop``, its place includes the lane itself.
         """
         loop: Any = running_loop()
         if loop is None:
@@ -306,10 +308,12 @@ class Progress:
         for one in known.moved:
             over = one.owner == NOBODY and one is not lane
             (ended if over else lanes)[str(number(one))] = max(0, one.since)
-            one.moved = known.moved
-        known.moved.clear()
         if hop:
             lanes.setdefault(str(number(lane)), lane.since)
+        known.reset = lane, lane.since, [*known.moved]
+        for one in known.moved:
+            one.moved = known.moved
+        known.moved.clear()
         lane.since = 0
         about: dict[str, Any] = {"loop": known.number} if known.number else {}
         if lanes:
@@ -317,6 +321,18 @@ class Progress:
         if ended:
             about["ended"] = ended
         return b',"place":' + orjson.dumps(about) if about else b""
+
+    def take_back(self) -> None:
+        """The entry with the latest place of the running loop could not be written: the entry that is kept in its stead
+        has the same place. Call it before the loop runs anything else."""
+        loop: Any = running_loop()
+        known = None if loop is None else self._loops.get(loop)
+        if known is None or known.reset is None:
+            return
+        (lane, since, moved), known.reset = known.reset, None
+        lane.since += since
+        for one in moved:
+            one.moves()
 
     @property
     def unplaced(self) -> int | None:

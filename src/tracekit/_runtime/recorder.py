@@ -344,10 +344,13 @@ class RecordedStep(Step):
             self._stream_redactor()
         return self._pieces
 
-    def after_others(self) -> bytes:
+    def after_others(self, unwritten: bool = False) -> bytes:
         scope = self.scope  # that of the reader: of another one's pieces none is plain
         if scope.live or self.spec.structural:
             return _AS_LOGGED
+        if unwritten:
+            self.session.progress.take_back()
+            return b""
         return _AS_LOGGED + self.session.place(scope.lane)
 
     def _chunk(
@@ -373,11 +376,16 @@ class RecordedStep(Step):
                 meta["redacted"] = below(replaced, "/output")
                 session.redacted_output(spec)
             tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
-        if info and "suspended" in info and not (self.scope.live or spec.structural):
-            tail += session.place(lane)
         if lane.id < 0:
             session._enroll(lane)
-        return append(spec.types.chunk, lane.id, self.seq, tail)
+        if not info or "suspended" not in info or self.scope.live or spec.structural:
+            return append(spec.types.chunk, lane.id, self.seq, tail)
+        tail += session.place(lane)
+        try:
+            return append(spec.types.chunk, lane.id, self.seq, tail)
+        except LogWriteError:
+            session.progress.take_back()
+            raise
 
     def _reader(self) -> Lane:
         """Return the lane of the code that takes a piece, or finds the end."""
@@ -571,9 +579,15 @@ class RecordedStep(Step):
         """Write the outcome. ``known``: it settles whether an effect happened."""
         session, spec, scope = self.session, self.spec, self.scope
         lane = self._comes_to(meta) if self._in_pieces else scope.lane
-        if "suspended" in meta and not (scope.live or spec.structural):  # a span is ended by the program itself
+        placed = "suspended" in meta and not (scope.live or spec.structural)  # a span is ended by the program itself
+        if placed:
             fields += session.place(lane)
-        seq = append(kind, lane.id, self.seq, session.tail_of(self, fields, meta), spec.effect)
+        try:
+            seq = append(kind, lane.id, self.seq, session.tail_of(self, fields, meta), spec.effect)
+        except LogWriteError:
+            if placed:
+                session.progress.take_back()
+            raise
         if spec.effect and known:
             session.in_doubt.pop(self.seq, None)
         if places:
@@ -711,9 +725,14 @@ class RecordedTimer(Timer):
 
     def _write(self, append: Append, tail: bytes, in_loop: bool, hop: bool) -> int:
         session, scope = self._session, self._scope
-        if in_loop:
-            tail += session.place(scope.lane, hop=hop)
-        return session.append(scope, "clock", tail, append)
+        if not in_loop:
+            return session.append(scope, "clock", tail, append)
+        tail += session.place(scope.lane, hop=hop)
+        try:
+            return session.append(scope, "clock", tail, append)
+        except LogWriteError:
+            session.progress.take_back()
+            raise
 
 
 # -- the session -------------------------------------------------------------------------------------------------------
@@ -1363,7 +1382,8 @@ class Recording:
         return number
 
     def place(self, lane: Lane, *, hop: bool = False) -> bytes:
-        """Return the place of an event of ``lane`` that an event loop is delivering, as a field of its entry."""
+        """Return the place of an event of ``lane`` that an event loop is delivering, as a field of its entry. If that
+        can't be written, ``progress.take_back`` lets the next attempt have the place."""
         return self.progress.place(lane, self._placed, hop=hop)
 
     def _placed(self, lane: Lane) -> int:

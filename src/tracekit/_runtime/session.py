@@ -291,8 +291,9 @@ class Step(Protocol):
         thing for this step."""
         return None
 
-    def after_others(self) -> bytes:
-        """Return what follows the text in the entry of a plain piece before which other tasks ran (``suspended``)."""
+    def after_others(self, unwritten: bool = False) -> bytes:
+        """Return what follows the text in the entry of a plain piece before which other tasks ran (``suspended``).
+        ``unwritten``: that entry could not be written; what is returned then has no meaning."""
         raise AssertionError("it has no plain pieces")
 
     def resumed(self) -> None:
