@@ -269,6 +269,10 @@ class World:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.thread_lock = threading.Lock()
+        self.semaphore = threading.Semaphore()
+        self.condition = threading.Condition()
+        #: What threads share under a lock, by how that is taken.
+        self.shared: dict[str, list[int]] = {"lock": [], "semaphore": [], "condition": []}
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
         #: The calls that tasks have submitted to it, and those in threads that need the loop.
         self.submitted: list[concurrent.futures.Future[Any]] = []
@@ -768,6 +772,35 @@ def th_lock(world: World, ms: int, inside: int) -> Any:
     """A call under the lock that all threads share."""
     with world.thread_lock:
         return call(ms)
+
+
+@in_thread(3, ms(0, 1, 2, 3, 4, 5, 6), ms(0, 0, 1))
+def th_shared(world: World, what: int, ms: int) -> Any:
+    """What other threads have put into a list before, under a lock that is taken in each way that there is."""
+    if what < 3:
+        lock, shared = world.thread_lock, world.shared["lock"]
+    elif what < 5:
+        lock, shared = world.semaphore, world.shared["semaphore"]  # type: ignore[assignment]
+    else:
+        lock, shared = world.condition, world.shared["condition"]  # type: ignore[assignment]
+    if what in (0, 5, 6):
+        lock.acquire()
+    elif what in (1, 3):
+        lock.acquire(timeout=60)
+    else:
+        while not lock.acquire(blocking=False):
+            pace.native(1)
+    try:
+        there = len(shared)
+        if what == 6:
+            world.condition.wait_for(lambda: len(shared) > there, 0.002)
+        pace.native(ms)
+        shared.append(what)
+        if what > 4:
+            world.condition.notify()
+        return [there, *shared]
+    finally:
+        lock.release()
 
 
 @in_thread(2, blocks(2, 3))

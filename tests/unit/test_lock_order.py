@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import io
+import itertools
 import logging
 import queue
 import signal
@@ -213,6 +215,117 @@ def test_a_queue_of_the_programs_own(tmp_path: Path) -> None:
         return got
 
     times(5, tmp_path, program)
+
+
+# -- ways to take a lock ---------------------------------------------------------------------------------------------------
+
+_usleep = ctypes.CDLL(None).usleep
+
+
+class _Native:
+    """Sleeps below Python, of other lengths each time."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._asked = seed, itertools.count()
+
+    def __call__(self) -> None:
+        drawn = hashlib.sha256(b"%d %d" % (self._seed, next(self._asked))).digest()
+        _usleep(drawn[0] * 20)
+
+
+def _polling(acquire: Callable[..., bool]) -> None:
+    while not acquire(blocking=False):
+        _usleep(200)
+
+
+#: How it is made, and how it is taken.
+WAYS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "Lock.acquire": (threading.Lock, lambda lock: lock.acquire()),
+    "Lock.acquire(timeout=)": (threading.Lock, lambda lock: lock.acquire(timeout=60)),
+    "Lock.acquire(False)": (threading.Lock, lambda lock: _polling(lock.acquire)),
+    "RLock.acquire(timeout=)": (threading.RLock, lambda lock: lock.acquire(timeout=60)),
+    "RLock.acquire(False)": (threading.RLock, lambda lock: _polling(lock.acquire)),
+    "Condition.acquire(timeout=)": (threading.Condition, lambda lock: lock.acquire(timeout=60)),
+    "Semaphore.acquire(timeout=)": (threading.Semaphore, lambda lock: lock.acquire(timeout=60)),
+    "Semaphore.acquire(False)": (threading.Semaphore, lambda lock: _polling(lock.acquire)),
+    "BoundedSemaphore.acquire(timeout=)": (threading.BoundedSemaphore, lambda lock: lock.acquire(timeout=60)),
+}
+
+
+def _replayed_at_other_speeds(store: Path, program: Callable[[_Native], Any]) -> None:
+    for seed in range(3):
+        with record("locks", store=store) as run:
+            seen = program(_Native(seed))
+        with replay(run) as session:
+            assert program(_Native(seed + 10)) == seen
+        assert session.report.exact
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lock_that_is_taken_in_any_way(tmp_path: Path, way: str) -> None:
+    """However threads take the lock under which they share something, also with a time limit or by trying again and again, they find
+    what they found."""
+    made, take = WAYS[way]
+
+    def program(native: _Native) -> list[Any]:
+        lock, seen = made(), list[Any]()
+
+        def work(me: int) -> None:
+            for i in range(4):
+                native()
+                ask((me, i))
+                take(lock)
+                try:
+                    seen.append((me, i, len(seen)))
+                    native()
+                finally:
+                    lock.release()
+
+        in_threads(*(partial(work, me) for me in range(4)))
+        return seen
+
+    _replayed_at_other_speeds(tmp_path, program)
+
+
+@pytest.mark.parametrize("limit", [60, 0.002])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_condition_that_is_waited_for_with_a_limit(tmp_path: Path, limit: float, bare: bool) -> None:
+    """Threads that wait at a condition with a time limit get what they got, in the order in which they had its lock again, whether
+    the limit ran out or not."""
+
+    def program(native: _Native) -> list[Any]:
+        changed, items, seen = threading.Condition(), deque[int](), list[Any]()
+
+        def take(me: str) -> None:
+            for _ in range(4):
+                with changed:
+                    if bare:
+                        found = [items or changed.wait(limit) for _ in range(2)]
+                    else:
+                        found = changed.wait_for(lambda: items, limit)
+                    seen.append((me, str(found), items.popleft() if items else None))
+                native()
+
+        def give(me: int) -> None:
+            for i in range(4):
+                native()
+                item = ask(10 * me + i)
+                with changed:
+                    items.append(item)  # type: ignore[arg-type]
+                    changed.notify()
+
+        in_threads(
+            partial(take, "a"),
+            partial(take, "b"),
+            partial(take, "c"),
+            partial(give, 1),
+            partial(give, 2),
+            partial(give, 3),
+        )
+        ask(seen)
+        return seen
+
+    _replayed_at_other_speeds(tmp_path, program)
 
 
 def test_a_done_callback_of_a_pool(tmp_path: Path) -> None:

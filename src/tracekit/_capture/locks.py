@@ -34,7 +34,7 @@ from .in_place import MethodEntry, Unsupported
 from .patch import ReversiblePatch, Switch
 from .waits import armed, own, scope_of_timers
 
-__all__ = ["Taking", "follow_locks", "hooks", "taken_by_caller", "taker", "taking"]
+__all__ = ["Taking", "expected", "follow_locks", "hooks", "taken_by_caller", "taker", "taking"]
 
 #: The module whose functions take locks on behalf of their callers.
 _THREADING: Final = threading.__file__
@@ -80,7 +80,15 @@ class Taking:
         self._lock: Final = lock
         self._scope: Final = scope
         self._turn: Final = turn
-        turn.await_lock()
+
+    @property
+    def passes(self) -> bool:
+        """Whether another thread had the lock before, in the recording that is replayed."""
+        return bool(self._turn.comes)
+
+    def await_turn(self) -> None:
+        """In a replay, wait for the threads that took the lock before."""
+        self._turn.await_lock()
 
     def taken(self) -> None:
         """The lock has been taken."""
@@ -99,20 +107,29 @@ class Taking:
         owner.line, owner.turn = line, turn
 
 
-def taking(lock: Any, frame: FrameType | None) -> Taking | None:
-    """Return what to report to when ``lock`` has been taken, if code of ``frame`` takes it as a part of the run. In a replay
-    this waits for the threads that took it before.
+def expected(lock: Any, frame: FrameType | None) -> Taking | None:
+    """Return what to report to if ``lock`` is taken, if code of ``frame`` would take it as a part of the run. It need not
+    come to that: an attempt may fail, a limit expire.
 
-    In a wait with a limit it is no part of the run: where the limit expired, a replay does not wait. Nor is it while a
-    package is imported: chance decides who does that.
+    What a wait with a limit takes while it lasts is no part of the run: where the limit expired, a replay does not wait.
+    What it has taken when it returns is. Nor does what is taken while a package is imported belong to the run: chance
+    decides who does that.
     """
-    if not hooks.extended or frame is None or own.limit is not None or not of_the_program(frame):
+    if not hooks.extended or frame is None or own.limit is not None or own.taking or not of_the_program(frame):
         return None
     scope = scope_of_timers()
     if scope is None or scope.lane.imports or not scope.session.state.extras.of(_Owners).followed:
         return None
     turn = armed(scope, f"{LOCK_TAKEN}:{frame.f_code.co_qualname}", 0)
     return None if turn is None else Taking(lock, scope, turn)
+
+
+def taking(lock: Any, frame: FrameType | None) -> Taking | None:
+    """Like :func:`expected`, of a lock that is taken next. In a replay this waits for the threads that took it before."""
+    found = expected(lock, frame)
+    if found is not None:
+        found.await_turn()
+    return found
 
 
 def taken_by_caller(frame: FrameType | None) -> FrameType | None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import threading
 import time
 from _thread import LockType, RLock, get_ident, get_native_id, start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from sys import _getframe
 from types import SimpleNamespace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from .._runtime.session import Scope, current
 from . import threads as handover
 from .callers import by_observer, by_user, of_the_program
 from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
-from .locks import Taking, taken_by_caller, taker, taking
+from .locks import Taking, expected, taken_by_caller, taker, taking
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .waits import armed, await_place, own, scope_of_timers
 
@@ -42,10 +43,17 @@ def _blocking_patches() -> list[ReversiblePatch]:
     once = hooks.once
 
     def limited(
-        owner: Any, name: str, limit: Callable[..., Any], late: Any, ask: _Ask | None = None
+        owner: Any,
+        name: str,
+        limit: Callable[..., Any],
+        late: Any,
+        ask: _Ask | None = None,
+        lock_of: Callable[[Any], Any] | None = None,
     ) -> ReversiblePatch:
         called = f"{owner.__name__}.{name}"
-        return once(owner, name, lambda original: _limited(original, called, limit, late, ask, scope_of_timers))
+        return once(
+            owner, name, lambda original: _limited(original, called, limit, late, ask, lock_of, scope_of_timers)
+        )
 
     def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = _nothing) -> ReversiblePatch:
         return once(owner, name, lambda original: _asked(original, f"{owner.__name__}.{name}", agree, scope_of_timers))
@@ -55,8 +63,8 @@ def _blocking_patches() -> list[ReversiblePatch]:
         once(threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
         once(threading, "_time", lambda _: _now),
         limited(threading.Event, "wait", _timeout, False, _is_set),
-        limited(threading.Condition, "wait_for", _second, False),
-        limited(threading.Semaphore, "acquire", _second, False, _is_free),
+        limited(threading.Condition, "wait_for", _second, False, lock_of=_lock_of),
+        limited(threading.Semaphore, "acquire", _second, False, _is_free, lambda semaphore: semaphore._cond._lock),
         asked(threading.Event, "is_set", _until_set),
         asked(
             threading.Thread,
@@ -137,6 +145,10 @@ def _wait(original: Any, scope_of_timers: _Scope) -> Any:
         timer = armed(scope, "threading.wait", timeout)
         if timer is None:
             notified = _wait_in_a_gate(self, lambda gate: threads.wait_in(gate, limited=True), retake)
+        elif timer.comes:
+            # A notification may have found it when its limit had run out already: it goes to it again, and changes nothing.
+            notified = _wait_in_a_gate(self, lambda gate: _until_place(gate, timer, threads), retake)
+            notified = notified and (timer.live or threads.failed)
         else:
             notified = False if timer.live else _wait_in_a_gate(self, lambda gate: _hold(gate, timer, threads), retake)
         if not notified and timer is not None and timer.live:
@@ -173,11 +185,9 @@ def _taken(lock: Taking | None) -> None:
         lock.taken()
 
 
-def _wait_in_a_gate(
-    condition: Any, hold: Callable[[Any], object], retake: Callable[[], Taking | None] = lambda: None
-) -> bool:
+def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object], retake: Callable[[], Taking | None] | None) -> bool:
     """Wait until notified, or until ``hold``, which waits for the lock it is given, returns first; return whether it
-    was notified. ``retake`` is called before the condition's lock is taken again."""
+    was notified. ``retake`` is called before the condition's lock is taken again, and what it returns afterwards."""
     if not condition._is_owned():
         raise RuntimeError("cannot wait on un-acquired lock")
     waiter = gate()
@@ -187,7 +197,7 @@ def _wait_in_a_gate(
     taking = None
     try:
         hold(waiter)
-        taking = retake()
+        taking = None if retake is None else retake()
     finally:
         condition._acquire_restore(saved)
         _taken(taking)
@@ -195,6 +205,12 @@ def _wait_in_a_gate(
             condition._waiters.remove(waiter)
             notified = False
     return notified
+
+
+def _until_place(gate: Any, timer: Any, threads: Any) -> None:
+    """Block until the recorded place of ``timer``; in a replay that has failed, until ``gate`` is released."""
+    if not (await_place(timer, threads) or timer.live):
+        threads.wait_in(gate, limited=True)
 
 
 def _hold(gate: Any, timer: Any, threads: Any) -> None:
@@ -274,20 +290,22 @@ class _Opened(Exception):
 
 
 class _Limit:
-    """A limit that did not expire in the recording: waits on conditions below it have no limit."""
+    """A limit that did not expire in the recording: waits on conditions below it have no limit. ``taking`` is the lock that
+    the program has when they are over."""
 
-    def __init__(self, timer: Any, threads: Any) -> None:
+    def __init__(self, timer: Any, threads: Any, taking: Taking | None) -> None:
         self._timer: Final = timer
         self._threads: Final = threads
+        self._taking: Final = taking
 
     def wait(self, condition: Any) -> bool:
-        timer, threads = self._timer, self._threads
+        timer, threads, taking = self._timer, self._threads, self._taking
         hold = (
             (lambda gate: _hold(gate, timer, threads))
             if timer.pending
             else (lambda gate: threads.wait_in(gate, limited=True))
         )
-        notified = not timer.live and _wait_in_a_gate(condition, hold)
+        notified = not timer.live and _wait_in_a_gate(condition, hold, None if taking is None else taking.await_turn)
         if not notified and timer.live:
             raise _Opened
         return notified
@@ -306,11 +324,41 @@ def _second(args: Any, options: Any) -> tuple[Any, Any, Any]:
     return (args[1] if len(args) > 1 else options.get("timeout")), args[:1], rest
 
 
+def _in_time(timer: Any, threads: Any, lock: Taking | None, has_it: bool, wait: Callable[[], Any]) -> Any:
+    """Wait as long as it takes for what came in time in the recording."""
+    if lock is not None and not has_it:
+        lock.await_turn()
+    own.limit = _Limit(timer, threads, lock if has_it else None)
+    try:
+        result = wait()
+        _taken(lock)
+        return result
+    finally:
+        own.limit = None
+
+
+def _lock_of(condition: Any) -> Any:
+    return condition._lock
+
+
 def _limited(
-    original: Any, name: str, limit_of: Callable[..., Any], late: Any, ask: _Ask | None, scope_of: _Scope
+    original: Any,
+    name: str,
+    limit_of: Callable[..., Any],
+    late: Any,
+    ask: _Ask | None,
+    lock_of: Callable[[Any], Any] | None,
+    scope_of: _Scope,
 ) -> Any:
     """Wrap a wait with a limit: ``late`` is what it returns, or raises, on expiry. A call that does not wait is a
-    question (``ask``)."""
+    question (``ask``). ``lock_of`` gives the lock that decides which of several threads goes on first, if there is one: the
+    program has that of a condition again whenever the wait is over, and that of a semaphore is free in time."""
+    has_it = lock_of is _lock_of
+
+    def expired() -> Any:
+        if late is TimeoutError:
+            raise TimeoutError
+        return late
 
     def wait(self: Any, *args: Any, **options: Any) -> Any:
         seconds, first, rest = limit_of(args, options)
@@ -321,33 +369,30 @@ def _limited(
                 return original(self, *args, **options)
             if ask(asking, self, lambda: original(self, *args, **options), lambda: original(self)):
                 return original(self) if late is TimeoutError else True
-            if late is TimeoutError:
-                raise TimeoutError
-            return late
+            return expired()
         scope = scope_of()
         if scope is None or own.limit is not None:
             return original(self, *args, **options)
         if by_observer():
             return _beside(scope, original, self, *args, **options)
         threads: Any = scope.session.threads
+        lock = None if lock_of is None else expected(lock_of(self), taken_by_caller(_getframe(1)))
         timer = armed(scope, name, seconds)
         if timer is None:
             return original(self, *args, **options)
         if timer.comes:
-            if not await_place(timer, threads, self):
+            if not await_place(timer, threads, *((self, lock) if has_it else ())):
                 return original(self, *args, **options)
             _put_forward(_now() + seconds)
-            if late is TimeoutError:
-                raise TimeoutError
-            return late
+            if has_it:  # it returns what its predicate did
+                with _as_a_whole():
+                    return original(self, *first, **rest, timeout=0) and late
+            return expired()
         if not timer.live:
-            own.limit = _Limit(timer, threads)
             try:
-                return original(self, *first, **rest)
+                return _in_time(timer, threads, lock, has_it, lambda: original(self, *first, **rest))
             except _Opened:
                 pass
-            finally:
-                own.limit = None
         token = current.set(None)  # the internals of the wait are not recorded
         try:
             result = original(self, *args, **options)
@@ -359,6 +404,8 @@ def _limited(
             current.reset(token)
         if late is not TimeoutError and not result:
             timer.fired()
+        if result or has_it:
+            _taken(lock)
         return result
 
     wait.__qualname__ = original.__qualname__
@@ -379,8 +426,35 @@ def _is_set(scope: Scope, event: Any, at_once: Callable[[], Any], wait: Callable
     return scope.session.question(scope, "Event.is_set", at_once, lambda answer: _until_set(event, answer))
 
 
+@contextmanager
+def _as_a_whole() -> Iterator[None]:
+    """What takes several locks in turn is one thing to the run, or nothing."""
+    before, own.taking = own.taking, True
+    try:
+        yield
+    finally:
+        own.taking = before
+
+
 def _is_free(scope: Scope, semaphore: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
-    return scope.session.question(scope, "Semaphore.acquire", at_once, lambda answer: answer and wait())
+    # Only what comes of it is a part of the run: where it was not free, a replay does not even try.
+    found = expected(semaphore._cond._lock, taken_by_caller(_getframe(2)))
+
+    def attempt(acquire: Callable[[], Any]) -> Any:
+        with _as_a_whole():
+            acquired = acquire()
+        if acquired:
+            _taken(found)
+        return acquired
+
+    def take() -> Any:
+        if found is not None:
+            found.await_turn()
+        return attempt(wait)
+
+    return scope.session.question(
+        scope, "Semaphore.acquire", lambda: attempt(at_once), lambda answer: answer and take()
+    )
 
 
 def _is_done(scope: Scope, future: Any, at_once: Callable[[], Any], wait: Callable[[], Any]) -> Any:
@@ -494,17 +568,25 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
                 taken = original(self)
                 _taken(found)
                 return taken
-            if not by_user():
-                return original(self, blocking, timeout)
-            scope = scope_of()
-            if scope is None:
-                return original(self, blocking, timeout)
-            return scope.session.question(
-                scope,
-                "lock.acquire",
-                lambda: original(self, blocking, timeout),
-                lambda answer: answer and original(self),
-            )
+            found = expected(self, taker(_getframe(1)))
+
+            def attempt(*limits: Any) -> Any:
+                taken = original(self, *limits)
+                if taken:
+                    _taken(found)
+                return taken
+
+            def take() -> Any:
+                if found is not None:
+                    found.await_turn()
+                return attempt()
+
+            scope = scope_of() if by_user() else None
+            if scope is not None:
+                return scope.session.question(
+                    scope, "lock.acquire", lambda: attempt(blocking, timeout), lambda answer: answer and take()
+                )
+            return take() if found is not None and found.passes else attempt(blocking, timeout)
 
         return acquire
 

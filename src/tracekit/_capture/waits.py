@@ -25,6 +25,8 @@ class _Own(threading.local):
     ahead = 0.0
     #: The limit of its current wait.
     limit: Any = None
+    #: Whether it takes something as a whole, so that no lock in between is a part of the run.
+    taking = False
     #: The futures in whose callbacks it is.
     called_back_for: tuple[Any, ...] = ()
 
@@ -51,18 +53,21 @@ def armed(scope: Scope, function: str, seconds: float) -> Any:
         return None  # just now
 
 
-def await_place(timer: Any, threads: Any, waited: Any = None) -> bool:
-    """Wait until the recorded place of ``timer``; if ``waited`` is a condition, release it meanwhile. Return false if
-    the replay has failed, or ended first."""
-    condition = waited if isinstance(waited, threading.Condition) else None
-    saved = None if condition is None else condition._release_save()  # type: ignore[attr-defined]
+def await_place(timer: Any, threads: Any, condition: Any = None, retaking: Any = None) -> bool:
+    """Wait until the recorded place of ``timer``; release ``condition`` meanwhile, if there is one, and take it again when
+    it is the turn of ``retaking``. Return false if the replay has failed, or ended first."""
+    saved = None if condition is None else condition._release_save()
     try:
         timer.wait()
+        if retaking is not None:
+            retaking.await_turn()
     except ReplayError:
         if not threads.failed:
             raise
         return False
     finally:
         if condition is not None:
-            condition._acquire_restore(saved)  # type: ignore[attr-defined]
+            condition._acquire_restore(saved)
+            if retaking is not None:
+                retaking.taken()
     return not timer.live
