@@ -287,6 +287,32 @@ def test_a_lock_that_is_taken_in_any_way(tmp_path: Path, way: str) -> None:
     _replayed_at_other_speeds(tmp_path, program)
 
 
+def test_a_condition_that_holds_when_the_limit_has_run_out(tmp_path: Path) -> None:
+    """A thread waits with a time limit for what nobody notifies it of, and finds it when the limit has run out; so it does in a replay."""
+
+    def program(native: _Native) -> list[Any]:
+        changed, seen = threading.Condition(), list[Any]()
+
+        def change() -> None:
+            for i in range(3):
+                ask(i)
+                native()
+                with changed:
+                    seen.append(i)
+
+        def wait() -> None:
+            for i in range(3):
+                with changed:
+                    while not (found := changed.wait_for(lambda i=i: i in seen and seen, 0.003)):
+                        pass
+                    seen.append((i, found.copy()))
+
+        in_threads(change, wait)
+        return seen
+
+    _replayed_at_other_speeds(tmp_path, program)
+
+
 @pytest.mark.parametrize("limit", [60, 0.002])
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_condition_that_is_waited_for_with_a_limit(tmp_path: Path, limit: float, bare: bool) -> None:

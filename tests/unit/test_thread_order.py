@@ -1317,6 +1317,32 @@ def test_limits_run_out_where_they_did(tmp_path: Path, limit: str, late: bool, r
     assert session.report.exact, session.report.as_dict()
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["late", "in time"])
+def test_the_limit_of_a_map_runs_out_where_it_did(tmp_path: Path, late: bool) -> None:
+    """The limit of ``Executor.map`` has run out, or not, where the program asks for the next result, however long it took itself."""
+
+    def program() -> list[Any]:
+        seen: list[Any] = []
+        with ThreadPoolExecutor(3) as pool:
+            try:
+                for result in pool.map(lambda i: (native(i * pace[0]), tool(str(i)))[1], range(3), timeout=0.1):
+                    seen.append(result)
+                    native(pace[1])
+            except TimeoutError:
+                seen.append("late")
+        tool(repr(seen))
+        return seen
+
+    pace[:] = [300, 200] if late else [0, 0]
+    with record("limits", store=tmp_path) as run:
+        seen = program()
+    assert (seen[-1] == "late") == late
+    pace[:] = [0, 0] if late else [50, 200]
+    with replay(run) as session:
+        assert program() == seen
+    assert session.report.exact, session.report.as_dict()
+
+
 def test_futures_that_were_not_waited_for(tmp_path: Path) -> None:
     """``wait`` and ``as_completed`` that the recording had no need of return when their futures are done."""
 

@@ -9,7 +9,7 @@ from _thread import LockType, RLock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from sys import _getframe
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, Final
 
 from .._reality import gate, monotonic_ns, repoint
@@ -337,6 +337,23 @@ def _in_time(timer: Any, threads: Any, lock: Taking | None, has_it: bool, wait: 
         own.limit = None
 
 
+def _waited(timer: Any, result: Any, lock: Taking | None, until: float | None) -> Any:
+    """Record what a wait came to; one at a condition ``until`` then has its lock."""
+    if not result:
+        timer.fired()
+    elif until is not None and _now() >= until:  # nobody need have notified it
+        timer.fired({"came": True})
+    if result or until is not None:
+        _taken(lock)
+    return result
+
+
+def _computed(frame: FrameType) -> bool:
+    """Return whether code of ``frame`` has computed what is left of a limit (``Executor.map``): that nothing is left is then
+    no question of the program, but the limit has run out."""
+    return frame.f_globals.get("__name__") == "concurrent.futures._base"
+
+
 def _lock_of(condition: Any) -> Any:
     return condition._lock
 
@@ -364,7 +381,7 @@ def _limited(
         seconds, first, rest = limit_of(args, options)
         if seconds is None:
             return original(self, *args, **options)
-        if seconds <= 0:
+        if seconds <= 0 and not _computed(_getframe(1)):
             if ask is None or current.get() is None or not by_user() or (asking := scope_of()) is None:
                 return original(self, *args, **options)
             if ask(asking, self, lambda: original(self, *args, **options), lambda: original(self)):
@@ -386,13 +403,15 @@ def _limited(
             _put_forward(_now() + seconds)
             if has_it:  # it returns what its predicate did
                 with _as_a_whole():
-                    return original(self, *first, **rest, timeout=0) and late
+                    result = original(self, *first, **rest, timeout=0)
+                return result if timer.about.get("came") else result and late
             return expired()
         if not timer.live:
             try:
                 return _in_time(timer, threads, lock, has_it, lambda: original(self, *first, **rest))
             except _Opened:
                 pass
+        until = _now() + seconds
         token = current.set(None)  # the internals of the wait are not recorded
         try:
             result = original(self, *args, **options)
@@ -402,11 +421,9 @@ def _limited(
             raise
         finally:
             current.reset(token)
-        if late is not TimeoutError and not result:
-            timer.fired()
-        if result or has_it:
-            _taken(lock)
-        return result
+        if late is TimeoutError:
+            return result
+        return _waited(timer, result, lock, until if has_it else None)
 
     wait.__qualname__ = original.__qualname__
     return wait
