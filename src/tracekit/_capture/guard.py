@@ -28,6 +28,7 @@ from .._runtime.step import Request, Spec
 from .._sources import STDLIB, TRACEKIT, in_packages, is_user_code
 from ..errors import ContractViolationError, LiveCallBlockedError, RunStateError
 from .callers import telemetry
+from .listening import close_to_others, is_closed, name_of, nobody_connected, show_as, take_name
 from .patch import AttributePatch, LatePatch, ReversiblePatch, Switch, loaded, owner_of, when_imported
 from .plugins import Integration, Native, discover, is_observer, is_wrapper, sort_by_place
 
@@ -166,7 +167,20 @@ def _canonical(host: str) -> str | None:
 
 #: A replay does not block an ``act``: only sessions in which nothing at all is allowed are asked about it.
 Kind = Literal[
-    "connect", "lookup", "listen", "send", "process", "fork", "native", "file", "stdin", "queue", "look", "wait", "act"
+    "accept",
+    "connect",
+    "lookup",
+    "listen",
+    "send",
+    "process",
+    "fork",
+    "native",
+    "file",
+    "stdin",
+    "queue",
+    "look",
+    "wait",
+    "act",
 ]
 
 
@@ -458,7 +472,7 @@ ACTS: Final[_Table] = {
 
 #: Modules between the caller and the operation.
 _SEAMS: Final = tuple(
-    f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "popen", "processes", "threads")
+    f"tracekit._capture.{name}" for name in ("guard", "handed", "inputs", "listening", "popen", "processes", "threads")
 )
 #: tracekit's modules that use files of their own, and call no function of the program.
 _KEEPS_RUNS: Final = ("tracekit._journal.", "tracekit._runs.")
@@ -744,6 +758,7 @@ def _of_socket(socket: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, M
     for name in ("listen", "accept"):
         yield socket.socket, name, _listening(name)
     yield socket.socket, "bind", _binding
+    yield socket.socket, "getsockname", name_of
     yield socket, "gethostbyaddr", _reverse_lookup
     yield socket, "getnameinfo", _naming
     yield socket, "gethostbyname", _noting("gethostbyname", note, lambda found: (found,))
@@ -817,14 +832,28 @@ def _listening(name: str) -> Make:
             if not _idle():
                 target = self.getsockname()
                 if target:
-                    attempt = Attempt("listen", f"socket.{name}", target)
+                    attempt = Attempt("listen", f"socket.{name}", target, self)
                     cross(attempt) if name == "listen" else check(attempt)
+                    if name == "accept":
+                        return _accepted_one(original(self), attempt)
             return original(self, *args)
 
         listening.__name__ = name
         return listening
 
     return make
+
+
+def _accepted_one(found: Any, attempt: Attempt) -> Any:
+    """Note that somebody has connected; refuse it where the program listens in a replay, and nobody can."""
+    if is_closed(attempt.sock):
+        try:
+            check(Attempt("listen", attempt.operation, attempt.target))
+        except BaseException:
+            found[0].close()
+            raise
+    observe(Attempt("accept", attempt.operation, attempt.target))
+    return found
 
 
 def _binding(original: Any) -> Any:
@@ -838,8 +867,16 @@ def _binding(original: Any) -> Any:
         if scope is None or scope.live or Caller().passes("listen"):
             return original(self, address)
         if not _is_internet(self, address):
-            if self.type & _DATAGRAM and _number_of_family()(self) == _UNIX:  # it receives without listening
-                observe(Attempt("listen", "socket.bind", address))
+            attempt = Attempt("listen", "socket.bind", address, self)
+            if _number_of_family()(self) == _UNIX:
+                if self.type & _DATAGRAM:  # it receives without listening
+                    observe(attempt)
+                elif _is_named(address) and _nobody_connects(attempt):
+                    check(Attempt("file", "socket.bind", _path(address)))
+                    with allow():
+                        original(self, address)
+                        take_name(self, _path(address))
+                    return None
             return original(self, address)
         live = False
 
@@ -855,6 +892,7 @@ def _binding(original: Any) -> Any:
             if self.type & _STREAM:
                 process.role.listen()  # a server's tasks are in the log
             _bind_again(original, self, address, port)
+            _show_recorded(self, address[0], port)
         return None
 
     return bind
@@ -897,6 +935,21 @@ def _bind_again(original: Any, sock: Any, address: Any, port: int) -> None:
         with suppress(OSError), allow():
             original(sock, one)
             return
+
+
+def _show_recorded(sock: Any, host: str, port: int) -> None:
+    """Show the program the recorded address of a socket that could not be bound to it here."""
+    bound = sock.getsockname()
+    anywhere, this = ("::", "::1") if len(bound) > 2 else ("0.0.0.0", "127.0.0.1")
+    shown = anywhere if not host else this if host == "localhost" else host
+    if (shown, port) != bound[:2]:
+        show_as(sock, (shown, port, *bound[2:]))
+
+
+def _is_named(address: object) -> bool:
+    """Return whether the address of a Unix socket is a path."""
+    path = _path(address)
+    return isinstance(path, str | bytes) and bool(path) and path[0] not in ("\0", 0)
 
 
 @_reality.off_loop()
@@ -1119,6 +1172,9 @@ def _of_uvloop(uvloop: Any, kind: str, note: Note) -> Iterable[tuple[Any, str, M
     for name, before in _before().items() if kind == "live" else ():
         if hasattr(loop, name):
             yield loop, name, _first(before, note, name)
+    for name, listens in _serving().items() if kind == "live" else ():
+        if hasattr(loop, name):
+            yield loop, name, listens
 
 
 #: The modules with functions to replace, loaded now or later.
@@ -1156,20 +1212,12 @@ def _before() -> dict[str, Callable[..., None]]:
             _cross_name(host, "uvloop.create_connection")
             cross(Attempt("connect", "uvloop.create_connection", (host, port)))
 
-    def server(factory: Any, host: Any = None, port: Any = None, *, sock: Any = None, **more: Any) -> None:
-        target = (host or "0.0.0.0", port or 0) if sock is None else sock.getsockname()
-        cross(Attempt("listen", "uvloop.create_server", target))
-
     def sock_connect(sock: Any, address: Any) -> None:
         cross(_to("connect", "uvloop.sock_connect")((sock, address)))
 
     def unix_connection(factory: Any, path: Any = None, **more: Any) -> None:
         if path is not None:
             cross(Attempt("connect", "uvloop.create_unix_connection", os.fspath(path)))
-
-    def unix_server(factory: Any, path: Any = None, *, sock: Any = None, **more: Any) -> None:
-        target = os.fspath(path) if path is not None else sock.getsockname() if sock is not None else ""
-        cross(Attempt("listen", "uvloop.create_unix_server", target))
 
     def datagram(factory: Any, local: Any = None, remote: Any = None, *, sock: Any = None, **more: Any) -> None:
         local, remote = more.get("local_addr", local), more.get("remote_addr", remote)
@@ -1191,15 +1239,118 @@ def _before() -> dict[str, Callable[..., None]]:
         "connect_read_pipe": _reading,
         "create_connection": connection,
         "create_datagram_endpoint": datagram,
-        "create_server": server,
         "create_unix_connection": unix_connection,
-        "create_unix_server": unix_server,
         "sock_connect": sock_connect,
         "getaddrinfo": lookup,
         "getnameinfo": reverse,
         "subprocess_exec": process,
         "subprocess_shell": process,
     }
+
+
+def _serving() -> dict[str, Make]:
+    """Return the replacements of uvloop's servers, which bind, listen and accept below Python."""
+
+    def tcp(original: Any) -> Any:
+        async def create_server(self: Any, factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:
+            if _idle():
+                return await original(self, factory, host, port, **more)
+            sock = more.get("sock")
+            target = (host or "0.0.0.0", port or 0) if sock is None else sock.getsockname()
+            attempt = Attempt("listen", "uvloop.create_server", target, sock)
+            alone = _nobody_connects(attempt)
+            if not alone:
+                cross(attempt)
+                factory = _noting_connections(factory, attempt)
+            if sock is None and isinstance(host, str) and host and numeric(host):
+                host = port = None
+                sock = more["sock"] = _bound(target, more)
+            if not alone:
+                return await original(self, factory, host, port, **more)
+            return await _closed_server(self, original, attempt, (factory, host, port), more)
+
+        return create_server
+
+    def unix(original: Any) -> Any:
+        async def create_unix_server(self: Any, factory: Any, path: Any = None, **more: Any) -> Any:
+            if _idle():
+                return await original(self, factory, path, **more)
+            sock = more.get("sock")
+            target = os.fspath(path) if path is not None else sock.getsockname() if sock is not None else ""
+            attempt = Attempt("listen", "uvloop.create_unix_server", target)
+            if sock is not None and is_closed(sock):
+                return await original(self, factory, path, **more)
+            if sock is not None or not _is_named(target) or not _nobody_connects(attempt):
+                cross(attempt)
+                return await original(self, _noting_connections(factory, attempt), path, **more)
+            check(Attempt("file", "uvloop.create_unix_server", target))
+            starts = more.pop("start_serving", True)
+            server = await original(self, factory, path, **more, start_serving=False)
+            with allow():
+                take_name(server, target)
+            if starts:
+                await server.start_serving()
+            return server
+
+        return create_unix_server
+
+    return {"create_server": tcp, "create_unix_server": unix}
+
+
+def _noting_connections(factory: Any, attempt: Attempt) -> Any:
+    """Return a factory of protocols that notes each connection, for which it is called."""
+
+    def accepted() -> Any:
+        observe(Attempt("accept", attempt.operation, attempt.target))
+        return factory()
+
+    return accepted
+
+
+def _bound(address: Any, more: dict[str, Any]) -> Any:
+    """Bind the socket of a server to a numeric address, as uvloop does after a look-up by a thread of its own. The end of
+    that is no event of a recording, so the look-up is left out in a run and in its replay."""
+    import socket
+
+    sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if more.pop("reuse_address", None) in (None, True):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if more.pop("reuse_port", None):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            sock.bind(address)
+        except OSError as error:
+            text = f"error while attempting to bind on address {address!r}: {(error.strerror or str(error)).lower()}"
+            raise OSError(error.errno, text) from None
+    except BaseException:
+        sock.close()
+        raise
+    for name in ("family", "flags"):
+        more.pop(name, None)
+    return sock
+
+
+async def _closed_server(
+    loop: Any, original: Any, attempt: Attempt, args: tuple[Any, ...], more: dict[str, Any]
+) -> Any:
+    """Make a server of a replay that nobody reaches, before it begins to listen."""
+    from socket import socket
+
+    starts = more.pop("start_serving", True)
+    server = await original(loop, *args, start_serving=False, **more)
+    for one in server.sockets:
+        with socket(fileno=os.dup(one.fileno())) as same:  # which can be known, unlike an object of uvloop's
+            with allow():
+                closed = close_to_others(same)
+            if not closed:
+                server.close()
+                check(attempt)
+    if starts:
+        await server.start_serving()
+    return server
 
 
 # -- observing ---------------------------------------------------------------------------------------------------------
@@ -1224,6 +1375,8 @@ def observe(attempt: Attempt | None, *, status: Status = "noted", lane: str | No
         by = attempt.sock if by is None else by
         if not found or (attempt.kind == "send" and _is_accepted(by)):
             return
+        if attempt.kind == "accept":  # a server of the process that is not the run's accepts connections, too
+            found = [one for one in found if not one[2] or one[0].listens_on(attempt.text)]
         if by is not None:
             to = attempt.text if attempt.kind == "send" and peer(by) is None else None
             found = [one for one in found if not one[0].knows(by, to, one[2]) or attempt.kind == "connect"]
@@ -1414,6 +1567,7 @@ def _native_entrance(native: Native, found: Any) -> Any:
 Reach = Literal["process", "context", "off"]
 
 _VERBS: Final[dict[Kind, str]] = {
+    "accept": "accept a connection on",
     "connect": "connect to",
     "lookup": "look up",
     "listen": "listen on",
@@ -1819,13 +1973,11 @@ def check(attempt: Attempt | None) -> None:
     if attempt is None:
         return
     refuse(attempt)
-    if _allowed.get() or _gone_live():
-        return
-    guards = [guard for guard in _engaged.guards if guard.blocks(attempt)]
+    guards = _blocking(attempt)
     if not guards:
         return
     caller = Caller()
-    if caller.passes(attempt.kind):
+    if caller.passes(attempt.kind) or _stays_alone(attempt):
         return
     if attempt.kind == "listen":
         process.role.listen()
@@ -1839,6 +1991,38 @@ def check(attempt: Attempt | None) -> None:
             with suppress(Exception):
                 guard.failed(error)
     raise error
+
+
+def _blocking(attempt: Attempt) -> list[Guard]:
+    """Return the guards that block this operation."""
+    if _allowed.get() or _gone_live():
+        return []
+    return [guard for guard in _engaged.guards if guard.blocks(attempt)]
+
+
+def _nobody_connects(attempt: Attempt) -> bool:
+    """Return whether guards block listening here, and nobody connected to this socket in the recording that is
+    replayed: then a socket that nobody reaches is as good.
+
+    A resumed run is live in the end, and so needs a socket that others reach.
+    """
+    guards, scope = _blocking(attempt), _replaying()
+    if not guards or scope is None or any(guard.resumes for guard in guards):
+        return False
+    return nobody_connected(scope.session, attempt.text)
+
+
+def _stays_alone(attempt: Attempt) -> bool:
+    """Return whether the program may listen on a socket in a replay, or ask it for connections: nobody reaches it."""
+    if attempt.sock is None or attempt.operation not in ("socket.listen", "socket.accept"):
+        return False
+    if is_closed(attempt.sock):
+        return True
+    if attempt.operation != "socket.listen" or not _nobody_connects(attempt):
+        return False
+    process.role.listen()  # a server whose connections were not seen
+    with allow():
+        return close_to_others(attempt.sock)
 
 
 def _unsent(attempt: Attempt) -> OSError:

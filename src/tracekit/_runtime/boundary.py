@@ -21,6 +21,7 @@ __all__ = [
     "by_chance",
     "crossing_of",
     "crossings_of",
+    "listeners",
     "reaches_the_network",
     "sentences",
     "uncaptured",
@@ -55,6 +56,7 @@ OBSERVED: Final = (
 _MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
 #: What a crossing is, in words, before its target.
 _WORDS: Final = {
+    "accept": "accepting connections on",
     "connect": "a connection to",
     "fork": "a fork of",
     "listen": "listening on",
@@ -71,6 +73,8 @@ _WORDS: Final = {
 BY_CHANCE: Final = frozenset(("look", "queue", "wait"))
 #: The operation that puts an item into a queue between processes. Any other one takes one.
 _PUTS: Final = "Queue.put"
+#: The operations by which a program listens whose connections are noted when they are accepted.
+_WATCHED: Final = frozenset(("socket.listen", "uvloop.create_server", "uvloop.create_unix_server"))
 #: How many targets of one kind and line get an entry each. Further ones are counted under one more target, ``_OTHERS``.
 _TARGETS: Final = 100
 _OTHERS: Final = "others"
@@ -82,7 +86,8 @@ class Crossing(NamedTuple):
     ``captured`` is how many of them turned out to be captured: processes that joined the run, or could not be started.
     ``entry`` is its entry in the log. ``unattributed``: it is unknown whether the code belongs to the run (a thread
     that is not part of it). ``telemetry`` names the telemetry, if recognised. ``operation`` is the function with which
-    the first of them crossed.
+    the first of them crossed. ``watched``: it listens, and the connections that it accepts are crossings, too; if there is
+    none, a replay lacks nothing, and it counts as captured.
     """
 
     status: str
@@ -97,6 +102,7 @@ class Crossing(NamedTuple):
     captured: int = 0
     telemetry: str | None = None
     operation: str = ""
+    watched: bool = False
 
     @property
     def final_status(self) -> str:
@@ -224,10 +230,14 @@ class Boundary:
         if counted is not None:
             counted.captured += 1
 
+    def listens_on(self, target: str) -> bool:
+        """Return whether the run has listened on this address."""
+        return any(key.kind == "listen" and key.target == target for key in [*self._found])
+
     @property
     def crossings(self) -> list[Crossing]:
         """All crossings so far, in order."""
-        return [one.crossing() for one in [*self._found.values()]]
+        return _without_connections([one.crossing() for one in [*self._found.values()]])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts for the run's last entry, by entry."""
@@ -260,6 +270,8 @@ class _Counted:
             about["where"] = key.where
         if self.effect:
             about["effect"] = True
+        if self.watched:
+            about["watched"] = True
         if key.unattributed:
             about["unattributed"] = True
         if self.lane is not None:
@@ -277,7 +289,12 @@ class _Counted:
             times=self.times,
             captured=self.captured,
             operation=self.operation,
+            watched=self.watched,
         )
+
+    @property
+    def watched(self) -> bool:
+        return self.key.kind == "listen" and self.operation in _WATCHED
 
 
 def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] = ()) -> list[Crossing]:
@@ -291,7 +308,24 @@ def crossings_of(entries: Iterable[Mapping[str, Any]], joined: Collection[str] =
         elif entry["type"].startswith("run."):
             observed = meta_of(entry).get("boundary")
             counts = observed if isinstance(observed, Mapping) else counts
-    return [_with_counts(one, counts, joined) for one in found.values()]
+    return _without_connections([_with_counts(one, counts, joined) for one in found.values()])
+
+
+def _without_connections(found: list[Crossing]) -> list[Crossing]:
+    """Return the crossings, with the listening sockets to which nobody connected as captured: a replay lacks nothing."""
+    accepted = {one.target for one in found if one.kind == "accept"}
+    return [
+        one._replace(captured=one.times) if one.watched and accepted.isdisjoint((one.target, _OTHERS)) else one
+        for one in found
+    ]
+
+
+def listeners(entries: Iterable[Mapping[str, Any]]) -> tuple[frozenset[str], bool]:
+    """Return the addresses on which the process of a log listened and nobody connected, and whether nobody connected to
+    any other either."""
+    found = crossings_of(entry for entry in entries if entry["type"] == "boundary")
+    quiet = frozenset(one.target for one in found if one.watched and one.captured)
+    return quiet, not any(one.kind == "accept" for one in found)
 
 
 def crossing_of(entry: Mapping[str, Any]) -> Crossing:
@@ -310,6 +344,7 @@ def crossing_of(entry: Mapping[str, Any]) -> Crossing:
         entry["seq"],
         telemetry=telemetry if isinstance(telemetry, str) else None,
         operation=str(about.get("operation")),
+        watched=about.get("watched") is True,
     )
 
 
@@ -323,15 +358,24 @@ def _with_counts(one: Crossing, counts: Mapping[str, Any] | None, joined: Collec
 
 
 def uncaptured(crossings: Iterable[Crossing]) -> list[Crossing]:
-    """Return what a replay would lack: crossings noted and not captured, and refused ones; not a look-up followed by a
-    connection. What a replay does, too, but perhaps at another moment, is left to ``by_chance``."""
+    """Return what a replay would lack: crossings noted and not captured, and refused ones.
+
+    Left out are a look-up followed by a connection, connections to a listening socket that is there itself, and what a
+    replay does, too, but perhaps at another moment (``by_chance``).
+    """
     found = [
         one
         for one in crossings
         if one.status in ("noted", "refused") and one.kind not in BY_CHANCE and one.times > one.captured
     ]
     elsewhere = {one.where for one in found if one.kind != "lookup"}
-    return [one for one in found if one.kind != "lookup" or one.where not in elsewhere]
+    listening = {one.target for one in found if one.kind == "listen"}
+    return [
+        one
+        for one in found
+        if (one.kind != "lookup" or one.where not in elsewhere)
+        and (one.kind != "accept" or one.target not in listening)
+    ]
 
 
 def by_chance(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:

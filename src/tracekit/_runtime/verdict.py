@@ -336,7 +336,7 @@ def judge(files: Sequence[File]) -> RunVerdict:
             _NOTHING_LACKING,
         ),
         _judgement(
-            [*_against_running_it(read), *_with_effects(crossed)],
+            [*_against_running_it(read), *_with_effects(crossed), *_listening(crossings)],
             unseen or _writes(read),
             _ONLY_READS if any(one.captured for one in read) else _NO_EFFECTS,
         ),
@@ -531,7 +531,7 @@ def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple
             yield None, Reason("unattributed", text, facts)
         else:
             why = "did not join the run" if crossing.lane is not None else "was not captured"
-            says = None if crossing.kind == "listen" else False
+            says = None if crossing.kind in ("accept", "listen") else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
     for crossing in chance:
         what = (
@@ -550,12 +550,18 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
             text = f"{crossing.text} was not captured, so it is not known to be safe"
             yield None, Reason("uncaptured_effect", text, facts)
-        elif crossing.kind == "listen":
+        elif crossing.kind in ("accept", "listen"):
             yield None, _LISTENED
         elif crossing.status == "refused":
             yield None, Reason("refused", f"{crossing.text} was refused")
         else:  # a look-up, or a fork that did not join and was not observed
             yield None, Reason("uncaptured", f"{crossing.text} was not captured")
+
+
+def _listening(crossings: Sequence[Sequence[Crossing]]) -> Iterator[tuple[bool | None, Reason]]:
+    """Yield the reason of sockets to which nobody connected: a replay lacks nothing, and the next run may be asked."""
+    if any(one.kind == "listen" and one.captured for own in crossings for one in own):
+        yield None, _LISTENED
 
 
 def _against_running_it(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reason]]:

@@ -93,6 +93,7 @@ _IN_A_TOOL: Final = (
 
 #: How to fix what crossed the boundary of the process, by its kind.
 _CROSSED: Final = {
+    "accept": "open the server outside the run, and record each request that it serves with a record() of its own",
     "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
     "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
     "listen": "open the server outside the run, and record each request that it serves with a record() of its own",
