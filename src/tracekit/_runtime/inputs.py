@@ -19,6 +19,7 @@ from .._lazy import NamedTuple
 from .._values import decoding
 from ..errors import LogWriteError
 from .callsite import caller, say
+from .lane import Lane
 from .redaction import Originals, Redactor
 from .session import Scope, WrittenLog
 
@@ -101,13 +102,23 @@ class RecordedInputs:
         self._write: Final = write
         self._unwritten: Final = unwritten
         self._known: Final[dict[tuple[str, str], Any]] = {}
+        #: How often a lane has read a file that the system makes at each reading, and what it read last.
+        self._readings: Final[dict[tuple[Lane, str], tuple[int, Any]]] = {}
 
     def read(self, scope: Scope, kind: str, name: str, value: Any) -> None:
         """User code has read ``value`` (JSON; ``None``: it does not exist)."""
         key = (kind, name)
-        if kind not in _LEFT and self._known.get(key, _UNKNOWN) == value:
-            return
         about: dict[str, Any] = {"name": name}
+        if _is_generated(value):
+            number, last = self._readings.get((scope.lane, name), (0, _UNKNOWN))
+            self._readings[scope.lane, name] = number + 1, value
+            if last == value:
+                return
+            self._known.pop(key, None)
+            if scope.lane.id >= 0:
+                about["reading"] = number + 1
+        elif kind not in _LEFT and self._known.get(key, _UNKNOWN) == value:
+            return
         where = caller()
         if where is not None:
             about["where"] = where
@@ -160,14 +171,16 @@ class ReplayedInputs:
         #: The values still to come, the current one first, with the entry of each.
         self._rest: Final[dict[tuple[str, str], list[_Seen]]] = {}
         self._reported: Final[set[tuple[str, str]]] = set()
+        #: How often a recorded lane has read a file that the system makes at each reading.
+        self._readings: Final[dict[tuple[int, str], int]] = {}
         #: How many inputs were different here.
         self._said = 0
 
-    def read(self, kind: str, name: str, value: Any, own: bool, next_step: Callable[[], int]) -> Any:
+    def read(self, kind: str, name: str, value: Any, own: bool, lane: int, next_step: Callable[[], int]) -> Any:
         """Return what user code is given in place of ``value`` (``None``: it does not exist). ``own``: the program has
         set it itself.
 
-        ``next_step`` returns the recorded step that its lane reaches next.
+        ``lane`` is the recorded lane, and ``next_step`` returns the step there that it reaches next.
         """
         if kind not in self._observed:
             return value
@@ -181,7 +194,10 @@ class ReplayedInputs:
                 if not self._is(kind, name, rest[0].value, value):
                     self._once(kind, name, self._let, step=rest[0].seq)
                 return value
-            if own or (kind == "environment" and value is not None):
+            reading = self._same_reading(rest, lane, name)
+            if reading is not None:
+                rest = [reading]
+            elif own or (kind == "environment" and value is not None):
                 self._go_on_to(rest, kind, name, value)
             elif len(rest) > 1:
                 self._go_on_before(rest, next_step())
@@ -210,7 +226,8 @@ class ReplayedInputs:
                     self._once(kind, name, self._other_names, step=seq)
                 return served
             ours = served is recorded or whole is not None
-            made = type(recorded) is dict and "generated" in recorded and ours and self._steps_between(kind, name)
+            told_apart = reading is not None or (_is_generated(recorded) and self._steps_between(kind, name))
+            made = _is_generated(recorded) and ours and told_apart
             if (value is None and ours and not made) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             if kind == "file" and ours and ("kept", name) in self._recorded:
@@ -307,6 +324,15 @@ class ReplayedInputs:
         """Return whether the places of all recorded values are told apart by steps."""
         return all(self._index.step_between(then, now) for then, now in pairwise(self._recorded[kind, name]))
 
+    def _same_reading(self, seen: list[_Seen], lane: int, name: str) -> _Seen | None:
+        """Count a reading of a file that the system makes at each one, and return what the same reading of this lane was
+        in the recording; ``None`` if that is not known."""
+        if not _is_generated(seen[0].value):
+            return None
+        number = self._readings[lane, name] = self._readings.get((lane, name), 0) + 1
+        own = [one for one in seen if one.reading and self._index.lane[one.seq] == lane]
+        return next((one for one in reversed(own) if one.reading <= number), None)
+
     def _with_secrets(self, seq: int, recorded: Any) -> Any:
         """Return what was recorded at ``seq`` with its secrets; ``None`` if none were redacted, or they are unknown."""
         inside = recorded.get("content") if type(recorded) is dict else recorded
@@ -319,8 +345,12 @@ class ReplayedInputs:
         key = (kind, name)
         found = self._rest.get(key)
         if found is None:
-            found = self._rest[key] = [_Seen(seq, *self._value(seq)) for seq in self._recorded.get(key, ())]
+            found = self._rest[key] = [self._seen(seq) for seq in self._recorded.get(key, ())]
         return found
+
+    def _seen(self, seq: int) -> _Seen:
+        number = self._trace.entry(seq)["input"].get("reading")
+        return _Seen(seq, *self._value(seq), number if type(number) is int else 0)
 
     def _go_on_to(self, rest: list[_Seen], kind: str, name: str, value: Any) -> None:
         """Go on to a later recorded value if the program has it now: it has set it, as in the recording."""
@@ -402,17 +432,24 @@ class ReplayedInputs:
 
 
 class _Seen(NamedTuple):
-    """A value that the recorded run has seen, the entry that records it, and the line that read it."""
+    """A value that the recorded run has seen, the entry that records it, the line that read it, and which reading of its
+    lane that was, where each reading may give another value."""
 
     seq: int
     value: Any
     where: str | None
+    reading: int
 
 
 #: How many inputs that differ are reported as soon as they are read.
 _SAID: Final = 5
 #: How much of a value is shown, in characters.
 _SHOWN: Final = 80
+
+
+def _is_generated(value: Any) -> bool:
+    """Return whether this is a file that the system makes at each reading."""
+    return type(value) is dict and "generated" in value
 
 
 def _without_content(value: Any) -> Any:

@@ -1499,7 +1499,8 @@ class Replay:
         return None if seq is None else self.trace.expand(self._whole(self.trace.entry(seq))["output"])
 
     def input_read(self, scope: Scope, kind: str, name: str, value: Any, *, own: bool) -> Any:
-        return self.inputs.read(kind, name, value, own, lambda: self._next_in(scope.lane))
+        lane = self.lanes.of(scope.lane).lane
+        return self.inputs.read(kind, name, value, own, lane, lambda: self._next_in(scope.lane))
 
     def _next_in(self, lane: Lane) -> int:
         """Return the next recorded step of a lane; one past the last entry if there is none."""
