@@ -618,3 +618,29 @@ def test_an_entry_that_does_not_take_the_input_is_no_difference(
     assert (done.returncode == 0) is (input["order"] == 1), done.stderr
     done = CliRunner().invoke(main, ["regress", "last", "--entry", "agent:other"])
     assert (done.exit_code, "can't be called with what the run was given" in done.stderr) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "group"),
+    [
+        ("", "differs", "the program draws random.random here, and the recording has no such draw left before the next step"),
+        ("    import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))\n", "not replayable", "was not captured"),
+    ],
+)  # fmt: skip
+def test_a_group_says_what_differs_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, state: str, group: str
+) -> None:
+    """A difference that is at no step has its own sentence as the name of its group. If the recording itself says why
+    it can't be replayed, that is the reason, and the program is not blamed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRACEKIT_DIR", raising=False)
+    agent = (
+        "import random\nfrom tracekit import record, traced_tool\n\n@traced_tool(side_effect='read_only')\n"
+        "def price(order):\n    return 100 + order\n\n@record('shop')\ndef sell(order):\n"
+    )
+    (tmp_path / "agent.py").write_text(f"{agent}{before}    return price(order)\n")
+    assert python("-c", "import agent; agent.sell(1)", cwd=tmp_path).returncode == 0
+    (tmp_path / "today.py").write_text(f"{agent}    random.random()\n    return price(order)\n")
+    (told,) = json.loads(call("last", "--entry", "today:sell", "--json").stdout)["groups"]
+    assert told["state"] == state
+    assert group in told["text"]

@@ -82,3 +82,25 @@ def test_what_cannot_be_served_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in taken.stderr
     assert place.cli("serve", "--min-free", "much").returncode == 2
     assert not os.path.exists(place.store)
+
+
+def test_an_early_interruption_ends_it_as_well(tmp_path: Path) -> None:
+    """Ctrl-C before uvicorn handles it ends the command as later: exit code 0, and no warning of asyncio or uvicorn."""
+    program = """
+import signal, sys, uvicorn
+serve = uvicorn.Server.serve
+
+def interrupted(self, *arguments, **options):
+    began = serve(self, *arguments, **options)
+    signal.raise_signal(signal.SIGINT)
+    return began
+
+uvicorn.Server.serve = interrupted
+from tracekit.cli import main
+main(["serve", "--store", sys.argv[1], "--port", "0"])
+"""
+    command = [sys.executable, "-W", "always", "-c", program, str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Serving http://")

@@ -759,6 +759,8 @@ def test_why_this_path_names_what_the_model_asked_for() -> None:
     told = why(path)["why_this_path"]
     assert told["text"] == "The model chose the tools: entry 2 asked for look; 5 asked for look."
     assert told["entries"] == [2, 5]
+    turning = why(recorded(*[conversation] * 3))["why_this_path"]
+    assert turning["text"].endswith("and 2 more did; in all look (6 times).")
     assert why(recorded(lambda: ask([], TOOLS), bill))["why_this_path"]["entries"] == [2]
 
 

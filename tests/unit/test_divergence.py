@@ -45,6 +45,10 @@ def diverging(recorded_prompt: Any, prompt: Any, **options: Any) -> DivergenceEr
         ({"a": 1}, {"b": 1}, ["a", "b"]),
         ({"a": [1, 2]}, {"a": [1, 3, 4]}, ["a[1]", "a[2]"]),
         ({"a": {"b": [{"c": 1}]}}, {"a": {"b": [{"c": 2}]}}, ["a.b[0].c"]),
+        ([{"m": 1, "n": 1}, {"m": 2}, {"m": 3}], [{"m": 2}, {"m": 3}, {"m": 4}], ["[0]", "[2]"]),
+        ([{"m": 1, "n": 2}, {"m": 3}], [{"m": 0}, {"n": 2, "m": 1}, {"m": 3}], ["[0]"]),
+        ([1, 2, 3, 4, 5], [1, 3, 9, 5], ["[1]", "[3]"]),
+        ([1, True], [1, 1], ["[1]"]),
         ({"a": 1}, {"a": 1.0}, ["a"]),
         ({"a": 1}, {"a": True}, ["a"]),
         ({"a": 0.0}, {"a": -0.0}, ["a"]),
@@ -68,7 +72,7 @@ def test_an_absent_side_is_left_out() -> None:
 
 def test_many_differences_are_cut_with_their_count() -> None:
     """A message stays readable: the first dozen fields, then how many more there are."""
-    text = describe(differences({"a": list(range(100))}, {"a": list(range(1, 101))}))
+    text = describe(differences({"a": list(range(100))}, {"a": list(range(100, 200))}))
     assert len(text.splitlines()) < 60
     assert "and 88 more fields" in text
 

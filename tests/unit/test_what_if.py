@@ -11,7 +11,9 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
@@ -19,8 +21,9 @@ import pytest
 import requests
 
 import tracekit
-from tests.support.stub_provider import stub_provider
+from tests.support.stub_provider import StubProvider, stub_provider
 from tracekit import decision, policy_check, record, replay, traced_tool
+from tracekit.errors import InexactReplayError
 from tracekit.integration import Store, Trace
 
 live: list[str] = []
@@ -435,3 +438,63 @@ def test_what_the_hour_leads_to() -> None:
     with replay(run, live={"clock": "2031-01-31"}) as session:
         assert again().startswith("special ")
     assert session.report.verdict.counts["left"] == 1
+
+
+planned = 2
+
+
+@traced_tool(side_effect="read_only")
+def plan() -> int:
+    return planned
+
+
+def in_a_pool(at_most: int) -> str:
+    with ThreadPoolExecutor(4) as pool:
+        read("first")
+        list(pool.map(charge, range(plan())[:at_most]))
+    return read("last")
+
+
+def test_fewer_calls_in_threads_follow_from_a_live_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the live answer asks for fewer calls than the recorded one, the calls in threads that are made don't wait
+    for the others, and their other order is a consequence, not a failure."""
+    with record() as run:
+        in_a_pool(2)
+    monkeypatch.setitem(globals(), "planned", 1)
+    with replay(run.id, live={"tool:plan"}) as session:
+        in_a_pool(2)
+    verdict = session.report.verdict
+    assert verdict.answer == "exact but for"
+    assert not session.report.reordered
+    assert [one.code for one in verdict.allowed] == ["live", "live_differs", "left", "not_made"]
+
+
+def test_another_order_after_the_same_live_answer_is_not_allowed() -> None:
+    """A live step that gave the recorded result explains no other order."""
+    with record() as run:
+        in_a_pool(2)
+    with pytest.raises(InexactReplayError) as caught, replay(run.id, live={"tool:plan"}) as session:
+        in_a_pool(1)
+    assert "reordered" in str(caught.value)
+    assert session.report.reordered
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_live_request_to_another_host_is_reported() -> None:
+    """Where a request goes is decided by today's settings: the verdict names the host if it is not the recorded one."""
+    with stub_provider() as then, stub_provider() as now:
+        for provider in (then, now):
+            provider.says = lambda body: "yes"
+
+        def program(provider: StubProvider) -> str:
+            return asked(f"{provider.url}/v1/chat/completions", "httpx")
+
+        with record() as run:
+            program(then)
+        told = []
+        for provider in (then, now):
+            with replay(run, live={"llm"}, guard="context") as session:
+                program(provider)
+            told += [one.text for one in session.report.verdict.allowed if one.code == "live"]
+        here, there = (urlsplit(provider.url).netloc for provider in (now, then))
+        assert told == ["llm 'tiny-1' went live", f"llm 'tiny-1' went live at {here}, and at {there} in the recording"]

@@ -552,7 +552,7 @@ def _text_of_answer(step: StepView) -> str | None:
 def _gaps(account: Account) -> Iterator[str]:
     view, found = account.view, account.found
     if found.state == "incomplete":
-        yield f"the run has no end: {found.problem}; what came after is not known"
+        yield f"what came after the last entry: {found.problem}"
     for action in account.actions:
         if (step := action.step).state == "in doubt":
             yield f"whether {step.kind} {step.name} was done: it is in doubt [{step.place}]"

@@ -625,16 +625,21 @@ def _failed(source: _Source, failure: Mapping[str, Any], unknown: Sequence[Mappi
     open_end = next((one for one in unknown if one["code"] == "incomplete"), None)
     if open_end is not None and failure["type"] in _AFTER_THE_END:
         return _reason("not replayable", open_end)
-    if failure["type"] == "LiveCallBlockedError" and (why := _lacks(source)) is not None:
-        return _state("not replayable", why, code=code, location=failure["location"], group=why)
     step = " ".join(filter(None, (failure["kind"], failure["name"])))
+    # A difference at a step is one of the code, whatever else the recording lacks.
+    if (failure["type"] == "LiveCallBlockedError" or not step) and (why := _lacks(source)) is not None:
+        return _state("not replayable", why, code=code, location=failure["location"], group=why)
     paths = list(dict.fromkeys(_NUMBER.sub("[]", str(one.get("path"))) for one in failure["differences"] or ()))
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     what = {
         "TraceExhaustedError": "not in the recording",
         "UnconsumedStepsError": "never asked for",
         "LiveCallBlockedError": "would be live",
-    }.get(failure["type"], f"{', '.join(paths[:_NAMED])}{more}" if paths else "another one")
+    }.get(failure["type"], f"{', '.join(paths[:_NAMED])}{more}")
+    if step and (what or paths):
+        group = f"{step}: {what}"
+    else:
+        group = _without_names(source, text.partition("\n")[0])
     return _state(
         "differs",
         text,
@@ -644,7 +649,7 @@ def _failed(source: _Source, failure: Mapping[str, Any], unknown: Sequence[Mappi
         kind=failure["kind"],
         name=failure["name"],
         differences=tuple(failure["differences"] or ()),
-        group=f"{step or 'the run'}: {what}{_at(failure['location'])}",
+        group=f"{group}{_at(failure['location'])}",
     )
 
 

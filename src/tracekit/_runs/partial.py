@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from pkgutil import resolve_name
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from .._capture.http import names_model
 from .._journal.entry import LOCK_TAKEN, meta_of
@@ -220,6 +221,13 @@ def _function(kind: str, named: str) -> Callable[[str, str, Any, Any], Any]:
     return found  # type: ignore[no-any-return]
 
 
+def _server(info: object, input: object) -> str | None:
+    """Return the host and port to which a step sends a request; ``None`` for other steps."""
+    origin = info.get("origin") if isinstance(info, Mapping) else None
+    url = origin or (input.get("url") if isinstance(input, Mapping) else None)
+    return urlsplit(url).netloc.rpartition("@")[2] if isinstance(url, str) else None
+
+
 class BranchedReplay(Replay):
     """A replay in which steps are live, so that the program may take another path than the recorded one."""
 
@@ -230,9 +238,28 @@ class BranchedReplay(Replay):
                 return
             self.left = True
             seq = self.report.consumed and max((one for one in self.index.steps if self._used[one] == 1), default=0)
-            text = f"after step {seq or 1} the program took another path than the recorded one"
-            self.report.allow("left", text, step=seq or 1, where=caller())
+            self._another_path(seq or 1, caller())
         self.schedule.close()
+
+    def _another_path(self, seq: int, where: str | None) -> None:
+        text = f"after step {seq} the program took another path than the recorded one"
+        self.report.allow("left", text, step=seq, where=where)
+
+    def _reordered(self, seq: int, what: str) -> None:
+        """Another order after a live step with another result follows from that, like a step that is not made: where
+        the program starts fewer calls in threads than it did, those that it starts end without waiting for the
+        others."""
+        since = self._differs_since()
+        if since is None or seq < since:
+            super()._reordered(seq, what)
+        elif not any(one.code == "left" for one in self.report.verdict.allowed):
+            self._another_path(since, None)
+
+    def _differs_since(self) -> int | None:
+        """Return the first recorded step whose result differs since it was live, and 0 if the clock shows another hour."""
+        codes = {"live_differs", "hour"}
+        found = (one.facts.get("step") or 0 for one in self.report.verdict.allowed if one.code in codes)
+        return min(found, default=None)
 
     def follows(self, scope: Scope, family: str, same: Callable[[int], bool]) -> bool:
         """Return whether the next step in the lane of ``scope`` is one of this family that is the ``same``, with
@@ -330,6 +357,17 @@ class BranchedReplay(Replay):
             self._live_differs(seq, type, name, found)
         return seq
 
+    def elsewhere(self, seq: int | None, request: Request) -> str:
+        """Say where a live request goes, if it does not go where the recorded one went."""
+        if seq is None:
+            return ""
+        entry = self.trace.entry(seq)
+        then = _server(meta_of(entry).get("info"), self.trace.expand(entry.get("input")))
+        now = _server(request.info, request.input)
+        if not then or not now or then == now:
+            return ""
+        return f" at {self.redactor.redact_text(now)[0]}, and at {then} in the recording"
+
     def compare_outcome(self, seq: int | None, spec: Spec, actual: Any) -> None:
         """Note how the outcome of a live step differs from the recorded one's; headers always differ and are ignored."""
         answer = 0 if seq is None else self.index.answer[seq]
@@ -405,7 +443,8 @@ class PartialReplay:
             if not made.live:
                 return made  # an earlier call of the new run answers it
             replay.may_leave = True
-            replay.report.allow("live", f"{spec.family} {spec.name!r} went live", step=seq)
+            where = replay.elsewhere(seq, request)
+            replay.report.allow("live", f"{spec.family} {spec.name!r} went live{where}", step=seq)
             return LiveStep(self, made, spec, seq)
         if not self._leaves(scope, spec.family, replay.is_same(scope, request)):
             step = replay.begin(scope, request)

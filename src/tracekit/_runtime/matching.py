@@ -10,6 +10,7 @@ import re
 import threading
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar, Final
 
 from .._journal.entry import meta_of
@@ -35,6 +36,8 @@ __all__ = [
 _NOTHING: Final[Mapping[str, Any]] = {}
 _MISSING: Final = object()
 _DIGITS: Final = b"0123456789"
+#: The product of the lengths of the parts in which two lists differ, up to which they are aligned.
+_ALIGNED: Final = 1_000_000
 
 # -- trees -------------------------------------------------------------------------------------------------------------
 
@@ -55,30 +58,71 @@ def steady(tree: Any) -> Any:
     return tree
 
 
-def differences(recorded: Any, actual: Any, path: str = "") -> list[dict[str, Any]]:
+def differences(recorded: Any, actual: Any, path: str = "", *, by_place: bool = False) -> list[dict[str, Any]]:
     """Return the leaves in which two JSON trees differ: ``[{"path", "recorded", "actual"}]``; an absent side is left
-    out."""
+    out.
+
+    Lists are aligned: an element that was put in or left out is one difference, and those after it are none. A number
+    in a path is a place in the recorded list, or in the actual one for an element that only it has. With ``by_place``,
+    elements at the same place are compared.
+    """
     found: list[dict[str, Any]] = []
-    _compare(recorded, actual, path, found)
+    _compare(recorded, actual, path, found, _by_place if by_place else _aligned)
     return found
 
 
-def _compare(recorded: Any, actual: Any, path: str, found: list[dict[str, Any]]) -> None:
+_Places = Iterable[tuple[int | None, int | None]]
+
+
+def _compare(
+    recorded: Any,
+    actual: Any,
+    path: str,
+    found: list[dict[str, Any]],
+    pairs: Callable[[list[Any], list[Any]], _Places],
+) -> None:
     if isinstance(recorded, dict) and isinstance(actual, dict):
         for key in [*recorded, *(k for k in actual if k not in recorded)]:
             inner = f"{path}.{key}" if path else str(key)
-            _compare(recorded.get(key, _MISSING), actual.get(key, _MISSING), inner, found)
+            _compare(recorded.get(key, _MISSING), actual.get(key, _MISSING), inner, found, pairs)
     elif isinstance(recorded, list) and isinstance(actual, list):
-        for i in range(max(len(recorded), len(actual))):
-            one = recorded[i] if i < len(recorded) else _MISSING
-            other = actual[i] if i < len(actual) else _MISSING
-            _compare(one, other, f"{path}[{i}]", found)
+        for i, j in pairs(recorded, actual):
+            one = _MISSING if i is None else recorded[i]
+            other = _MISSING if j is None else actual[j]
+            _compare(one, other, f"{path}[{j if i is None else i}]", found, pairs)
     elif recorded is _MISSING:
         found.append({"path": path, "actual": actual})
     elif actual is _MISSING:
         found.append({"path": path, "recorded": recorded})
     elif type(recorded) is not type(actual) or repr(recorded) != repr(actual):
         found.append({"path": path, "recorded": recorded, "actual": actual})
+
+
+def _by_place(recorded: list[Any], actual: list[Any]) -> _Places:
+    return zip_longest(range(len(recorded)), range(len(actual)))
+
+
+def _aligned(recorded: list[Any], actual: list[Any]) -> _Places:
+    """Yield the places of the elements that are to be compared; ``None`` where one list has none. Of a run of equal
+    elements none is yielded, and very long lists that differ in many places are compared by place."""
+    import difflib
+
+    ours, others = [dumps(one) for one in recorded], [dumps(one) for one in actual]
+    short, start, end = min(len(ours), len(others)), 0, 0
+    while start < short and ours[start] == others[start]:
+        start += 1
+    while end < short - start and ours[-1 - end] == others[-1 - end]:
+        end += 1
+    mine, theirs = range(start, len(ours) - end), range(start, len(others) - end)
+    if not mine or not theirs or len(mine) * len(theirs) > _ALIGNED:
+        yield from zip_longest(mine, theirs)
+        return
+    matcher = difflib.SequenceMatcher(
+        None, ours[start : len(ours) - end], others[start : len(others) - end], autojunk=False
+    )
+    for tag, i, to_i, j, to_j in matcher.get_opcodes():
+        if tag != "equal":
+            yield from zip_longest(mine[i:to_i], theirs[j:to_j])
 
 
 class Ignored:
@@ -412,7 +456,8 @@ class Comparison:
         left = [self._redactor.redact(without(steady(facts), ignored))[0] for facts in (recorded, actual)]
         if not self._bindings.equal(*left):
             return None
-        return [one for one in differences(steady(recorded), steady(actual)) if ignored.fullmatch(one["path"])]
+        found = differences(steady(recorded), steady(actual), by_place=True)
+        return [one for one in found if ignored.fullmatch(one["path"])]
 
     # -- steps of one entry --------------------------------------------------------------------------------------------
 

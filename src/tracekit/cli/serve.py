@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
-from contextlib import suppress
 
 import click
 
@@ -64,6 +64,16 @@ def serve(store: str | None, host: str, port: int, min_free: str) -> None:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off"
         )
-        with listening, suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
-            uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(config)
+
+        def end(*_: object) -> None:
+            server.should_exit = True
+
+        # Ctrl-C is how it ends, also before uvicorn has its own handler and after it has given that up.
+        before = signal.signal(signal.SIGINT, end)
+        try:
+            with listening:
+                server.run(sockets=[listening])
+        finally:
+            signal.signal(signal.SIGINT, before)
     sys.exit(output.RIGHT)

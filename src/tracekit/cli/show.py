@@ -859,7 +859,10 @@ def _why_this_path(view: RunView) -> Answer:
     asked = _asked_for_tools(view)
     if asked:
         texts = [f"{seq} asked for {', '.join(_counted(tools))}" for seq, tools in list(asked.items())[:4]]
-        more = f" and {len(asked) - 4} more did" if len(asked) > 4 else ""
+        more = ""
+        if len(asked) > 4:
+            every = _counted([name for tools in asked.values() for name in tools])
+            more = f" and {len(asked) - 4} more did; in all {', '.join(every)}"
         return f"The model chose the tools: entry {'; '.join(texts)}{more}.", list(asked)
     if _calls(view):
         return "No decision is recorded, and no model requested a tool: the code alone chose the path.", []
