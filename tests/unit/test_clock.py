@@ -15,7 +15,9 @@ import http.cookiejar
 import io
 import json
 import logging
+import logging.handlers
 import pickle
+import queue
 import sched
 import statistics
 import subprocess
@@ -25,7 +27,7 @@ import time
 import types
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time as imported_name
@@ -178,6 +180,94 @@ def test_reads_of_libraries_are_not_in_the_trace(caplog: pytest.LogCaptureFixtur
         threading.Event().wait(0.001)
         asyncio.run(work())
     assert session.log == []
+
+
+class _Kept(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _logged.append(record.created)
+
+
+class _Formatted(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        _logged.append(record.created)
+        return ""
+
+
+_logged: list[float] = []
+
+
+def _through_a_queue() -> logging.Handler:
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    handler = logging.handlers.QueueHandler(records)
+    handler.addFilter(lambda record: _logged.append(record.created) is None)
+    return handler
+
+
+def _formatting() -> logging.Handler:
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(_Formatted())
+    return handler
+
+
+@pytest.mark.parametrize("make", [_Kept, _through_a_queue, _formatting])
+def test_a_log_record_has_its_recorded_time_in_a_replay(make: Callable[[], logging.Handler]) -> None:
+    """Whatever the program, or a package, does with it: show it, send it, store it. One record more or fewer is no
+    difference."""
+    logger, handler = logging.getLogger("test of clocks"), make()
+
+    def program(records: int) -> list[float]:
+        _logged.clear()
+        logger.warning("first")
+        tracekit.decision("chosen", input=1, output=1)
+        for _ in range(records):
+            logger.warning("second")
+        return [*_logged[:2]]
+
+    logger.addHandler(handler)
+    try:
+        with record("job") as run:
+            recorded = program(1)
+        assert len(recorded) == 2
+        for records in (1, 3, 0):
+            time.sleep(0.002)
+            with replay(run.id) as session:
+                assert program(records) == recorded[: records + 1]
+            assert session.report.exact
+            assert not session.report.as_dict()["clock_drift"]
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_logging_may_be_imported_in_a_run() -> None:
+    """It reads the clock while it is imported, too, before it has any logger."""
+    code = "import tracekit\nwith tracekit.record('x'):\n    import logging\n    logging.warning('said')\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "WARNING:root:said\n"
+
+
+def test_what_logging_only_writes_is_not_in_the_trace(tmp_path: Path) -> None:
+    """Its own handlers, with its own formatters, keep no record for anybody; nor do those of a test runner."""
+    logger = logging.getLogger("test of clocks")
+    handlers = [logging.StreamHandler(io.StringIO()), logging.FileHandler(tmp_path / "log"), logging.NullHandler()]
+    handlers.append(logging.handlers.RotatingFileHandler(tmp_path / "other"))
+    deaf = _Kept(logging.ERROR)
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s"))
+        logger.addHandler(handler)
+    logger.addHandler(deaf)
+    try:
+        with record("job") as run:
+            logger.warning("x")
+            tracekit.decision("chosen", input=1, output=1)
+        assert ":logging" not in Path(run.path).read_text("utf-8")
+        with record("job") as run:
+            logger.error("x")
+            tracekit.decision("chosen", input=1, output=1)
+        assert ":logging" in Path(run.path).read_text("utf-8")
+    finally:
+        for handler in (*handlers, deaf):
+            logger.removeHandler(handler)
+            handler.close()
 
 
 def test_the_loops_clock_is_a_read_when_user_code_asks() -> None:

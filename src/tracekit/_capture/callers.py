@@ -34,6 +34,7 @@ from .plugins import (
 )
 
 __all__ = [
+    "RUNNERS",
     "asked_by_user",
     "by_asyncio",
     "by_observer",
@@ -66,6 +67,10 @@ _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _HANDED: Final = os.path.join(_HERE, "handed.py")
 _TIMEOUTS: Final = os.path.join(ASYNCIO, "timeouts.py")
 _THREAD_POOL: Final = os.path.join(STDLIB, "multiprocessing", "pool.py")
+#: Where a log record gets its time, which programs print, send and store.
+_LOG_RECORDS: Final = os.path.join(STDLIB, "logging", "__init__.py")
+#: Modules of the standard library whose reads count as those of a package: one more or fewer is no difference.
+_AS_PACKAGES: Final = {_TIMEOUTS: "asyncio", _THREAD_POOL: "multiprocessing", _LOG_RECORDS: "logging"}
 #: Modules of the standard library that use the clock or random numbers on behalf of their caller (the date and
 #: boundaries of a mail, the time stamps of an archive), decide for it by the clock (when a job is due, whether a cookie
 #: has expired), or call its functions in another process.
@@ -83,7 +88,7 @@ _CLASS_MAKERS: Final = frozenset(
     ("pydantic", "pydantic_core", "pydantic_settings", "attr", "attrs", "cattrs", "msgspec")
 )
 #: Installed packages that run the program as a test, and time it: their clock reads are not the program's.
-_RUNNERS: Final = frozenset(("_pytest", "pytest", "pluggy"))
+RUNNERS: Final = frozenset(("_pytest", "pytest", "pluggy"))
 #: Installed files that call the program's own functions, and read no clock themselves: a column's
 #: ``default=datetime.utcnow``.
 _FOR_THE_PROGRAM: Final = tuple(
@@ -241,8 +246,8 @@ def called_back(depth: int, seam: CodeType | None) -> bool:
 def reader(depth: int = 2) -> Literal[True] | str | None:
     """Return who called the calling function: ``True`` for user code, the name of an installed package, else ``None``.
 
-    The timeouts of an event loop count as a package, ``asyncio``; other parts of the standard library, and excluded
-    code, as ``None``.
+    The timeouts of an event loop count as a package, ``asyncio``, and so do log records (``logging``); other parts of the
+    standard library, and excluded code, as ``None``.
     """
     who = nearest(_readers, _THROUGH, depth)
     return _reader(depth + 1) if who is _THROUGH else who
@@ -282,7 +287,7 @@ def library_at(frame: FrameType | None) -> str | None:
         path = absolute(frame.f_code.co_filename)
         if in_packages(path) and not path.startswith(TRACEKIT):
             name = os.path.basename(_package_of(path)).removesuffix(".py")
-            return None if name in _RUNNERS else name
+            return None if name in RUNNERS else name
         if _kind_of(frame) is not PASS and not path.startswith(TRACEKIT):
             return None
         frame = frame.f_back
@@ -428,16 +433,14 @@ def is_telemetry(function: Any) -> bool:
 
 
 def _library_of(file: str, kind: Any) -> Any:
-    if file == _TIMEOUTS:
-        return "asyncio"
-    if file == _THREAD_POOL:
-        return "multiprocessing"
+    if file in _AS_PACKAGES:
+        return _AS_PACKAGES[file]
     path = absolute(file)
     if kind is PASS or path.startswith(TRACEKIT):
         return PASS
     package = os.path.basename(_package_of(path)) if in_packages(path) and not _unwelcome(path) else ""
     name = package.partition(".")[0]
-    return "" if name in _RUNNERS else name
+    return "" if name in RUNNERS else name
 
 
 def _kind_of(frame: FrameType) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from .. import _reality
 from .._runtime.session import STEADY, Scope, current, in_own_lane
 from . import in_place
-from .callers import by_user, reader
+from .callers import RUNNERS, by_user, reader
 from .in_place import (
     NOARGS,
     ONE,
@@ -66,12 +66,47 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
         if who is True:
             return scope.session.clock_read(in_own_lane(scope), name, real)
         # Each wait of the standard library has its own clock. When garbage is collected is a matter of chance.
-        if not who or collecting.here():
+        if not who or collecting.here() or (who == "logging" and not _seen_by_others(_getframe(1))):
             return real()
         return scope.session.library_clock(in_own_lane(scope), name, who, real)
 
     steady = name in STEADY
     return read
+
+
+# -- log records -------------------------------------------------------------------------------------------------------
+#
+# What ``logging`` writes to a stream by itself concerns nobody in the run. A record that code of the program or of a
+# package gets is another matter: it sends it, stores it, or decides by its time.
+
+
+def _seen_by_others(frame: Any) -> bool:
+    """Return whether ``frame`` makes a log record that others than ``logging`` itself, or a test runner, get."""
+    while frame.f_globals.get("__name__") != "logging":  # of what stands in for the clock
+        frame = frame.f_back
+    if frame.f_code.co_qualname != "LogRecord.__init__":  # while it is imported, say
+        return False
+    logging = sys.modules["logging"]
+    makes = logging.Logger.makeRecord.__code__
+    while frame is not None and frame.f_code is not makes:
+        frame = frame.f_back
+    if frame is None or logging.getLogRecordFactory() is not logging.LogRecord:
+        return True
+    logger, level = frame.f_locals["self"], frame.f_locals["level"]
+    others = [*logger.filters]
+    while logger is not None:
+        for handler in logger.handlers:
+            if level >= getattr(handler, "level", 0):  # anything with a ``handle`` may be one
+                others += (handler, getattr(handler, "formatter", None), *getattr(handler, "filters", ()))
+        logger = logger.parent if logger.propagate else None
+    return any(not _only_writes(logging, other) for other in others)
+
+
+def _only_writes(logging: Any, other: Any) -> bool:
+    module = type(other).__module__
+    if module == "logging.handlers":  # the others pass the record on
+        return isinstance(other, logging.StreamHandler)
+    return other is None or module == "logging" or module.partition(".")[0] in RUNNERS
 
 
 def _inside(scope: Scope, name: str, real: Callable[[], Any]) -> Any:
