@@ -377,6 +377,103 @@ class Graph:
         return self.behind(node[1], first)
 
 
+class Plainness:
+    """What every match of an expression has near its beginning: one of these ``signs``, unless it is a parameter's.
+
+    So no match can begin at a place that is followed by none of them, in a piece without parameters.
+    """
+
+    def __init__(self, graph: Graph, signs: bytes) -> None:
+        self._graph: Final = graph
+        self.signs: Final = signs
+        self._set: Final = _set(signs)
+        self._possible: Final[dict[int, bool]] = {}
+        self._far: Final[dict[int, int]] = {}
+
+    def seconds(self, root: int) -> Symbols:
+        """The second characters of which that is true, of an expression that begins with one character."""
+        kind, _, after = self._node(root)
+        _need(kind == "set", "an expression that begins otherwise")
+        return _set(
+            symbol
+            for symbol in range(_SYMBOLS)
+            if self._graph.at(after, 0) >> symbol & 1 and not self.possible(self._graph._given(after, symbol)[0])
+        )
+
+    def _node(self, number: int) -> Node:
+        return self._graph.nodes[number]
+
+    def possible(self, number: int) -> bool:
+        """Whether a node may lead to a match without a sign."""
+        found = self._possible.get(number)
+        if found is None:
+            found = self._possible[number] = self._is_possible(self._node(number))
+        return found
+
+    def _is_possible(self, node: Node) -> bool:
+        kind, others = node[0], _EVERYTHING & ~self._set
+        if kind in ("match", "fail"):
+            return bool(kind == "match" and node[1] != 2)
+        if kind in ("set", "is", "second"):
+            return bool(node[1] & others) and self.possible(node[2])
+        if kind in ("repeat", "most"):
+            return bool(node[2] == 0 or node[1] & others) and self.possible(node[4])
+        if kind == "switch":
+            return any(self.possible(node[1][symbol]) for symbol in range(_SYMBOLS + 1) if others >> symbol & 1)
+        if kind == "either":
+            return any(map(self.possible, node[1:]))
+        if kind == "atomic":
+            return all(map(self.possible, node[1:]))
+        if kind == "ahead":
+            return bool(node[1] or self.possible(node[2])) and self.possible(node[3])
+        if kind == "behind":
+            return bool(node[1] or self._stands_behind(node[2])) and self.possible(node[3])
+        return self.possible(node[-1])
+
+    def _stands_behind(self, number: int) -> bool:
+        """Whether the two characters before a place may be none of the signs. (A match has had more than that by then.)"""
+        for _ in range(2):
+            node = self._node(number)
+            if node[0] != "before_is":
+                break
+            if not node[1] & ~self._set:
+                return False
+            number = node[2]
+        return True
+
+    def far(self, number: int) -> int:
+        """How many characters a match may look at before it comes to a sign."""
+        found = self._far.get(number)
+        if found is None:
+            found = self._far[number] = self._goes(number)
+        return found
+
+    def _goes(self, number: int) -> int:
+        node, others = self._node(number), _EVERYTHING & ~self._set
+        kind = node[0]
+        if kind in ("match", "fail") or not Plainness(self._graph, b"").possible(number):
+            return 0
+        if kind == "set":
+            return 1 + (self.far(node[2]) if node[1] & others else 0)
+        if kind in ("repeat", "most"):
+            _need(node[3] != _WITHOUT_END or not node[1] & others, "an endless repetition of what is no sign")
+            return (node[3] if node[1] & others else 1) + self.far(node[4])
+        if kind == "switch":
+            return max(1, *map(self.far, dict.fromkeys(node[1])))
+        if kind in ("is", "second"):
+            return max(2, self.far(node[2]))
+        if kind == "atomic":
+            return self.far(node[1]) + self.far(node[2])
+        if kind == "behind":
+            return self.far(node[3])
+        return max(map(self.far, node[2:] if kind == "ahead" else node[1:]))
+
+
+#: The signs of which one stands near every value: for the anchors that look for names of secrets.
+_SIGNS: Final = b"\"'\\[{>0123456789!@#^*~+"
+_SIGNS_OF: Final = {"p": _SIGNS, "c": _SIGNS, "j": _SIGNS, "k": _SIGNS + b"="}
+
+
 class Tables:
     """The header: the nodes of all expressions, the sets of characters in them as numbers."""
 
@@ -411,6 +508,12 @@ class Tables:
                 wanted.append(self.graph.at(node[4], 0))
             if node[0] == "ahead":
                 wanted.append(self.graph.at(node[2], 0))
+        self.plain = [Plainness(self.graph, signs) for signs in dict.fromkeys(_SIGNS_OF.values())]
+        seconds = []
+        for name, root, _ in self.anchors:
+            plain = [number for number, one in enumerate(self.plain) if one.signs == _SIGNS_OF.get(name)]
+            seconds.append((plain[0] + 1, self.plain[plain[0]].seconds(root)) if plain else (0, 0))
+        wanted += [symbols for _, symbols in seconds]
         starts = [[self.graph.at(root, place) for place in range(3)] for _, root, _ in self.anchors]
         _need(all(not places[1] >> _END & 1 for places in starts), "an anchor of one character")
         tables = [self.graph.nodes[number][1] for number in used if self.graph.nodes[number][0] in ("switch", "trie")]
@@ -418,7 +521,7 @@ class Tables:
         for symbols in wanted:
             self._sets.setdefault(symbols, len(self._sets))
         rows = [self._row(self._node(number), used) for number in used]
-        return self._written(rows, starts, used)
+        return self._written(rows, starts, used, seconds)
 
     def _numbered(self) -> dict[int, int]:
         """The nodes that are in use, by their number in the graph; in the order in which they are met."""
@@ -499,7 +602,13 @@ class Tables:
         assert kind == "end"
         return (kind, 0, 0, 0, 0, used[node[1]])
 
-    def _written(self, rows: list[Any], starts: list[list[Symbols]], used: dict[int, int]) -> str:
+    def _written(
+        self,
+        rows: list[Any],
+        starts: list[list[Symbols]],
+        used: dict[int, int],
+        seconds: list[tuple[int, Symbols]],
+    ) -> str:
         by_number = sorted(self._sets, key=self._sets.__getitem__)
         members = [[0] * self.count for _ in by_number]
         for row, symbols in zip(members, by_number, strict=True):
@@ -521,6 +630,12 @@ class Tables:
             for texts in (False, True)
         ]
         nibbles = [_nibbles(by_place) for by_place in possible]
+        far = (
+            plain.far(root)
+            for plain in self.plain
+            for name, root, _ in self.anchors
+            if _SIGNS_OF.get(name) == plain.signs
+        )
         lines = [
             "/* Written by tools/secret_tables.py from the expressions of tracekit/_runtime/secrets.py. Not to be edited. */",
             "",
@@ -535,6 +650,8 @@ class Tables:
             f"#define VALUE_FIELD {used[self.field]}",
             f"#define PARAMETER {used[self.parameter]}",
             f"#define ANCHORS {len(self.anchors)}",
+            f"#define SIGNS {len(self.plain)}",
+            f"#define REACH {max(far)}",
             "",
             "enum { " + ", ".join(kind.upper() for kind in self.KINDS) + " };",
             "",
@@ -568,12 +685,18 @@ class Tables:
             *(f"  {{{kind.upper()}, {_numbers(row)}}}," for kind, *row in rows),
             "};",
             "",
-            "/* The first node, whether small and capital letters are one, and what else there must be. */",
+            "/* The first node, whether small and capital letters are one, what else there must be, and which signs near a place",
+            "   where this character is the second one. */",
             "static const struct anchor anchors[ANCHORS] = {",
             *(
-                f"  {{{used[root]}, {int(lowered)}, {_BESIDE.get(name, 'NOTHING')}}}, /* {_shown(name)} */"
-                for name, root, lowered in self.anchors
+                f"  {{{used[root]}, {int(lowered)}, {_BESIDE.get(name, 'NOTHING')}, {signs}, {self._sets[second]}}}, /* {_shown(name)} */"
+                for (name, root, lowered), (signs, second) in zip(self.anchors, seconds, strict=True)
             ),
+            "};",
+            "",
+            "/* Signs, by the low and the high half of a byte: a bit in both. */",
+            "static const uint8_t sign_halves[SIGNS][2][16] = {",
+            *(f"  {{{{{_numbers(low)}}}, {{{_numbers(high)}}}}}," for low, high in map(_halves, self.plain)),
             "};",
             "",
             "/* By what is looked at, by place in the beginning of an expression, by byte: which anchors can be there, a bit each. */",
@@ -621,6 +744,11 @@ def _nibbles(by_place: list[list[int]]) -> list[tuple[list[int], list[int]]]:
                     high[byte >> 4] |= 1 << number
         found.append((low, high))
     return found
+
+
+def _halves(plain: Plainness) -> tuple[list[int], list[int]]:
+    low = [sum(1 << half for half in range(8) if half * 16 + other in plain.signs) for other in range(16)]
+    return low, [1 << half if half < 8 else 0 for half in range(16)]
 
 
 _BESIDE: Final = {"=": "A_PARAMETER", ":": "AN_AT_SIGN"}

@@ -105,6 +105,19 @@ def test_it_is_made_of_these_expressions() -> None:
             LOOKS[3](*several)
 
 
+@pytest.mark.parametrize("name", ["password", "secret", "jwt", "access_token", "cookie", "token", "private_key_1"])
+@pytest.mark.parametrize("between", ["=", ": ", ' = "', "\\t=\\t", "=b\\"])
+def test_a_sign_at_any_distance(name: str, between: str) -> None:
+    """What only a value has may be near a name or far from it, or not be there: names behind one another share the search for it."""
+    for distance in (*range(120), 150, 169, 170, 171, 172, 173, 190, 300, 420, 440, 460):
+        for sign in ("1", "'", '"', "=c", ">", "\\", "[", "?", ";", ""):
+            plain = f"the {name}{between}{'v' * distance}{sign}, and then the {name}{between} of nobody"
+            for one in (plain, f"{name} " * 3 + plain, f"{sign} {name} {plain}"):
+                assert LOOKS[1](one) is look_in_python(False)(one), one
+                assert sorted(LOOKS[2](one)) == sorted(places_in_python(one)), one
+                assert LOOKS[0](one.encode()) is look_in_python(True)(one.encode()), one
+
+
 @settings(max_examples=examples(1000))
 @given(TEXTS)
 def test_any_text(text: str) -> None:

@@ -20,10 +20,13 @@ struct node {
     uint16_t set, least, most, inner, next;
 };
 
-/* An expression: its first node, whether it matches lower-case letters only, and what must also be in the piece. */
+/* An expression: its first node, whether it matches lower-case letters only, and what must also be in the piece. `signs`: which signs, from
+ * 1 on, one of which follows every place where it matches and its second character is in the set `seconds`, within REACH characters; but not
+ * where it is a parameter. 0: none. */
 struct anchor {
     uint16_t root;
-    uint8_t lowered, beside;
+    uint8_t lowered, beside, signs;
+    uint16_t seconds;
 };
 
 enum { NOTHING, A_PARAMETER, AN_AT_SIGN };
@@ -282,15 +285,21 @@ stands_beside(const struct text *text, struct about *about, int beside, int text
     return about->at_sign == YES;
 }
 
+static int
+has_parameters(const struct text *text, struct about *about)
+{
+    if (about->parameters == UNKNOWN) {
+        about->parameters = has(text, "?&;#") ? YES : NO;
+    }
+    return about->parameters == YES;
+}
+
 /* See secrets._decides. */
 static int
 decides(struct text *text, struct about *about, int way, place start, place end, int texts)
 {
     if (way == OF_A_PARAMETER) {
-        if (about->parameters == UNKNOWN) {
-            about->parameters = has(text, "?&;#") ? YES : NO;
-        }
-        return about->parameters == YES && is_parameter(text, start, end);
+        return has_parameters(text, about) && is_parameter(text, start, end);
     }
     if (way == OF_A_FIELD) {
         if (about->field == UNKNOWN) {
@@ -299,6 +308,72 @@ decides(struct text *text, struct about *about, int way, place start, place end,
         return about->field == YES;
     }
     return 1;
+}
+
+/* How much further than one place needs the signs are searched for. */
+#define FURTHER 256
+
+/* What is known of the signs behind a place: there is none from there up to `clear`, or the next one is `found`. */
+struct ahead {
+    place clear, found;
+};
+
+static inline int
+is_sign(unsigned signs, uint8_t byte)
+{
+    return sign_halves[signs][0][byte & 15] & sign_halves[signs][1][byte >> 4];
+}
+
+#ifdef SIXTEEN
+
+__attribute__((target("ssse3"))) static place
+sixteen_without(unsigned signs, place at, place until)
+{
+    const __m128i half = _mm_set1_epi8(15);
+    const __m128i by_low = _mm_loadu_si128((const __m128i *)sign_halves[signs][0]);
+    const __m128i by_high = _mm_loadu_si128((const __m128i *)sign_halves[signs][1]);
+    for (; until - at >= 16; at += 16) {
+        __m128i several = _mm_loadu_si128((const __m128i *)at);
+        __m128i low = _mm_shuffle_epi8(by_low, _mm_and_si128(several, half));
+        __m128i high = _mm_shuffle_epi8(by_high, _mm_and_si128(_mm_srli_epi16(several, 4), half));
+        __m128i none = _mm_cmpeq_epi8(_mm_and_si128(low, high), _mm_setzero_si128());
+        uint32_t mask = ~(uint32_t)_mm_movemask_epi8(none) & 0xffff;
+        if (mask) {
+            return at + __builtin_ctz(mask);
+        }
+    }
+    return at;
+}
+
+#endif
+
+/* Whether an anchor has none of its signs near a place, so that it can't match there in a piece without parameters. A text is scanned once:
+ * the places come in order. */
+static int
+is_plain(const struct text *text, const struct anchor *anchor, place at, int sixteen, struct ahead *known)
+{
+    place until = text->end - at > REACH ? at + REACH : text->end;
+    if (known->found != NULL && known->found >= at) {
+        return known->found >= until;
+    }
+    if (known->clear >= until) {
+        return 1;
+    }
+    place from = known->clear > at ? known->clear : at;
+    place last = text->end - until > FURTHER ? until + FURTHER : text->end; /* in steps that are worth their while */
+#ifdef SIXTEEN
+    if (sixteen) {
+        from = sixteen_without(anchor->signs - 1u, from, last);
+    }
+#else
+    (void)sixteen;
+#endif
+    while (from < last && !is_sign(anchor->signs - 1u, *from)) {
+        from++;
+    }
+    known->clear = from;
+    known->found = from < last ? from : NULL;
+    return from >= until;
 }
 
 /* The matches found: the number of the expression, and the place. */
@@ -404,8 +479,13 @@ looked(place begin, size_t size, int texts, int sixteen, struct places *places)
         return 0;
     }
     struct candidates known = {NULL, 0, sixteen};
+    uint32_t left = ~(uint32_t)0; /* the anchors that can be in this piece */
+    struct ahead ahead[SIGNS];
+    for (int i = 0; i < SIGNS; i++) {
+        ahead[i] = (struct ahead){begin, NULL};
+    }
     for (place at = begin, last = text.end - 1; (at = next_candidate(&known, at, last, texts)) < last; at++) {
-        uint32_t here = first[at[0]] & second[at[1]];
+        uint32_t here = first[at[0]] & second[at[1]] & left;
         if (here == 0 || (last - at > 1 && (here &= third[at[2]]) == 0)) {
             continue;
         }
@@ -415,9 +495,14 @@ looked(place begin, size_t size, int texts, int sixteen, struct places *places)
             }
             const struct anchor *anchor = &anchors[number];
             if (anchor->beside != NOTHING && !stands_beside(&text, &about, anchor->beside, texts)) {
+                left &= ~(1u << number);
                 continue;
             }
             text.class_of = class_of[texts][anchor->lowered];
+            if (anchor->signs != 0 && member[anchor->seconds][text.class_of[at[1]]] && !has_parameters(&text, &about) &&
+                is_plain(&text, anchor, at, sixteen, &ahead[anchor->signs - 1])) {
+                continue;
+            }
             place end = matched(&text, anchor->root, at);
             if (end == NULL) {
                 continue;
