@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.effects import Effects, entries
+from tests.support.processes import python
 from tracekit import current_run, decision, record, replay, traced_tool
 from tracekit._capture.contracted import UndoableSteps
 from tracekit._runs import ending, undoing
@@ -409,3 +410,81 @@ def test_what_goes_on_with_the_abort_itself_is_not_waited_for(tmp_path: Path) ->
         asyncio.run(program())
     assert session.report.exact
     assert effects.all() == made == ["page 0", "pay"]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_thread_that_never_began_is_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit for which the system has no thread left: the call fails, and an abort undoes it at once."""
+    effects = Effects(tmp_path)
+
+    def unbook(seat: int) -> None:
+        effects.happen(f"unbook {seat}")
+
+    @traced_tool(side_effect="reversible", name="book", compensate=unbook, timeout_ms=60_000, timeout_in="thread")
+    def book(seat: int) -> None:
+        effects.happen(f"book {seat}")
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with record("job") as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                book(3)
+        run.abort("full")
+    assert effects.all() == ["unbook 3"]
+    meta = last_of(run.path)["meta"]
+    assert (len(meta["compensated"]), meta["uncompensated"]) == (1, [])
+
+
+HANDLER_ANYWHERE = """
+import sys
+from tracekit import record, traced_tool
+
+made = []
+
+@traced_tool(side_effect="reversible", name="book", compensate=lambda n: made.append(-n))
+def book(n):
+    made.append(n)
+
+class Handler:  # it comes at the first line of the module that was not seen before
+    seen = set()
+
+    def __init__(self):
+        self.called = False
+
+    def __call__(self, frame, event, arg):
+        return self.at if frame.f_code.co_filename.endswith("/_capture/contracted.py") else None
+
+    def at(self, frame, event, arg):
+        place = frame.f_code, frame.f_lineno
+        if event == "line" and not self.called and place not in self.seen:
+            self.called = True
+            self.seen.add(place)
+            sys.settrace(None)
+            book(1)
+        return self.at
+
+def program():
+    book(2)
+    while True:
+        handler = Handler()
+        sys.settrace(handler)
+        try:
+            book(3)
+        finally:
+            sys.settrace(None)
+        if not handler.called:
+            break
+
+with record("job") as run:
+    program()
+print(made.count(1) > 50, made.count(1) == made.count(3) - 1)
+"""
+
+
+def test_a_signal_handler_may_call_a_tool_at_any_instant(tmp_path: Path) -> None:
+    """Wherever it comes in the bookkeeping of what can be undone, neither call waits for the other."""
+    done = python("-c", HANDLER_ANYWHERE, cwd=tmp_path, timeout=120, fresh=True)
+    assert (done.returncode, done.stdout) == (0, "True True\n"), done.stderr

@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -1198,3 +1199,30 @@ def test_an_answered_call_is_none_of_a_budget(ledger: Ledger, where: Any) -> Non
     assert replayed(run.id, program) == found
     assert recorded(lambda: pay("b"))[1] == 2
     assert ledger.lines == ["a", "b"]
+
+
+EQUAL = {
+    "numbers": ({1: 5, 2: 7}, {2: 7, 1: 5}),
+    "inside": ([{(1, 2): "a", (3,): "b"}], [{(3,): "b", (1, 2): "a"}]),
+    "dollars": ({"$a": 1, "b": 2}, {"b": 2, "$a": 1}),
+    "counters": (Counter("aab"), Counter("baa")),
+    "defaults": (defaultdict(int, a=1, b=2), defaultdict(int, b=2, a=1)),
+}
+
+
+@pytest.mark.parametrize("where", [True, "store"])
+@pytest.mark.parametrize("kind", EQUAL)
+def test_equal_dictionaries_are_one_call(ledger: Ledger, kind: str, where: Any) -> None:
+    """The order in which a dictionary has its items makes no other call, whatever its keys are."""
+
+    @traced_tool(side_effect="irreversible", exactly_once=where)
+    def pay(given: Any) -> int:
+        number: int = ledger.pay(given)["number"]
+        return number
+
+    one, other = EQUAL[kind]
+    assert one == other
+    with record("eo") as run:
+        assert [pay(one), pay(other)] == [1, 1]
+    assert len(ledger.lines) == 1
+    assert replayed(run.id, lambda: [pay(one), pay(other)]) == [1, 1]

@@ -21,7 +21,7 @@ from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost, outside_the_run
 from .._runtime.step import Request, Spec
-from .._values import dumps, exception_text, not_serialisable, to_json
+from .._values import dumps, exception_text, not_serialisable, to_json, without_order
 from ..errors import (
     BudgetExceededError,
     ContractViolationError,
@@ -588,7 +588,7 @@ class Terms:
                 None,
                 repr(key) if key is not None else None,
             )
-        return dumps({"tool": self.tool, what: tree})
+        return dumps({"tool": self.tool, what: tree if tree is bound else without_order(tree)})
 
     def _broken(self, field: str, problem: str, limit: Any, actual: Any) -> ContractViolationError:
         return ContractViolationError(
@@ -665,7 +665,11 @@ class ThreadedCall:
         ends after all."""
         thread = threading.Thread(target=self._run, name=f"tracekit-{self._name}", daemon=True)
         try:
-            Context().run(thread.start)  # a thread of tracekit, not of the run
+            try:
+                Context().run(thread.start)  # a thread of tracekit, not of the run
+            except Exception:
+                self.ended = thread.ident is None  # the system has no room for one more
+                raise
             with _reality.off_loop():
                 in_time = _reality.pause(_reality.acquire, self._gate, timeout=seconds)
         except BaseException:  # Ctrl-C
@@ -756,13 +760,13 @@ class UndoableSteps:
     """The steps of one run that can be undone, by ``seq``. Every change wakes the threads and tasks that wait for one."""
 
     def __init__(self) -> None:
-        self._lock: Final = allocate_lock()
+        self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
         self._steps: dict[int, Completed] = {}
         self._under_way: set[UnderWay] = set()
         #: Steps whose compensation has failed: it is not run again.
         self.stuck: Final[set[int]] = set()
         self._gates: list[LockType] = []
-        self._futures: list[tuple[AbstractEventLoop, Future[None]]] = []
+        self._futures: list[Future[None]] = []
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -798,7 +802,7 @@ class UndoableSteps:
             self._forget_inside(seq)
 
     def _forget_inside(self, seq: int) -> None:
-        for inner in [other.seq for other in self._steps.values() if seq in other.within]:
+        for inner in [other.seq for other in [*self._steps.values()] if seq in other.within]:
             del self._steps[inner]
 
     # -- reading ---------------------------------------------------------------------------------------------------------
@@ -809,7 +813,7 @@ class UndoableSteps:
             if seq is not None:
                 return self._steps.pop(seq, None)
             left = set(but)
-            found = [one for one, step in self._steps.items() if one not in left and not step.goes_on]
+            found = [one for one, step in [*self._steps.items()] if one not in left and not step.goes_on]
             return self._steps.pop(max(found)) if found else None
 
     def has(self, seq: int) -> bool:
@@ -819,25 +823,25 @@ class UndoableSteps:
         """Return whether a step is under way (``other_threads``: in another thread), or still running although it was
         given up."""
         with self._lock:
-            return any(not (other_threads and one.here) for one in self._under_way) or any(
-                step.goes_on for step in self._steps.values()
+            return any(not (other_threads and one.here) for one in [*self._under_way]) or any(
+                step.goes_on for step in [*self._steps.values()]
             )
 
     def any_under_way(self, of: Callable[[int], bool]) -> bool:
         """Return whether any step under way satisfies the predicate."""
         with self._lock:
-            return any(one.seq and of(one.seq) for one in self._under_way)
+            return any(one.seq and of(one.seq) for one in [*self._under_way])
 
     @property
     def standing(self) -> set[int]:
         """Return the steps that nothing has tried to undo."""
         with self._lock:
-            return {*self._steps, *(one.seq for one in self._under_way if one.seq)}
+            return {*self._steps, *(one.seq for one in [*self._under_way] if one.seq)}
 
     def asynchronous(self) -> list[str]:
         """Return the names of compensations that must be awaited."""
         with self._lock:
-            compensations = [one.compensation for one in self._steps.values()]
+            compensations = [one.compensation for one in [*self._steps.values()]]
         return [one.captured.spec.name for one in compensations if one.asynchronous]
 
     # -- waiting ---------------------------------------------------------------------------------------------------------
@@ -854,10 +858,12 @@ class UndoableSteps:
     def wait(self, over: Callable[[], bool], until: float | Callable[[LockType], object]) -> None:
         """Block this thread until ``over`` is true, at most until an instant, or with a function that waits for the
         lock and knows when waiting is futile."""
+        opened = True
         while True:
-            gate = _reality.gate()
-            with self._lock:
-                self._gates.append(gate)
+            if opened:
+                gate = _reality.gate()
+                with self._lock:
+                    self._gates.append(gate)
             if over():
                 return
             if callable(until):
@@ -867,7 +873,7 @@ class UndoableSteps:
             if rest <= 0:
                 return
             with _reality.off_loop():
-                _reality.pause(_reality.acquire, gate, timeout=min(rest, _POLL_S))
+                opened = _reality.pause(_reality.acquire, gate, timeout=min(rest, _POLL_S))
 
     async def wait_async(self, over: Callable[[], bool], seconds: float | None) -> None:
         """Suspend this task until ``over`` is true, for at most ``seconds`` if that is a number."""

@@ -960,7 +960,7 @@ class Once:
         """In a forked child, let its keys ``child`` inherit the parent's."""
         child.shared = child._published = True
         child._strange = self._strange
-        for digest, call in self._calls.items():
+        for digest, call in [*self._calls.items()]:
             if self._undoing(call) != 0:
                 child._calls[digest] = self._inherited(child, digest, call)
 
@@ -1126,7 +1126,7 @@ class Once:
     def thread_of(self, seq: int) -> int:
         """Return the thread in which the call of this step is being made; 0 if there is none."""
         with self._lock:
-            return next((one.thread for one in self._calls.values() if one.pending and one.seq == seq), 0)
+            return next((one.thread for one in [*self._calls.values()] if one.pending and one.seq == seq), 0)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -1143,7 +1143,7 @@ class Once:
                     if isinstance(call, Awaited)
                     else self._inside_itself(call, step.spec)
                 )
-            around = [one for one in self._calls.values() if one.pending and one.encloses(step.scope.lane)]
+            around = [one for one in [*self._calls.values()] if one.pending and one.encloses(step.scope.lane)]
             if call in around or any(one in call.waits_for() for one in around):
                 raise self._inside_itself(call, step.spec)
             step.around = {self.me._replace(seq=one.seq) for one in around}
@@ -1152,7 +1152,7 @@ class Once:
 
     def waited(self, step: DuplicateStep) -> None:
         with self._lock:
-            for one in self._calls.values():
+            for one in [*self._calls.values()]:
                 if step.call in one.waiting and one.encloses(step.scope.lane):
                     one.waiting.remove(step.call)
 

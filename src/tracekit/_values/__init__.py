@@ -28,6 +28,7 @@ from .codec import (
     structure_of,
     to_json,
     with_structure,
+    without_order,
 )
 from .registry import register
 
@@ -53,6 +54,7 @@ __all__ = [
     "structure_of",
     "to_json",
     "with_structure",
+    "without_order",
 ]
 
 later(globals(), "decoding")

@@ -52,6 +52,7 @@ __all__ = [
     "structure_of",
     "to_json",
     "with_structure",
+    "without_order",
 ]
 
 # -- encode ------------------------------------------------------------------------------------------------------------
@@ -90,6 +91,22 @@ def dumps_in_order(tree: Tree) -> bytes:
 def canonical(value: object) -> bytes:
     """Return the canonical bytes of any value."""
     return dumps(to_json(value))
+
+
+#: The tags of dictionaries with pairs in their order, two of which are equal in whatever order.
+_PAIRED: Final = frozenset(("dict", "Counter", "defaultdict"))
+
+
+def without_order(tree: Tree) -> Tree:
+    """Return a tree in which equal dictionaries are equal, whatever order they have their items in."""
+    if type(tree) is list:
+        return [*map(without_order, tree)]
+    if type(tree) is not dict:
+        return tree
+    found = {key: without_order(item) for key, item in tree.items()}
+    if found.get("$t") in _PAIRED:
+        found["v"] = sorted(found["v"], key=dumps)
+    return found
 
 
 def fingerprint(name: str, tree: Tree) -> str:
