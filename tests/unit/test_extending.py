@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,32 @@ def test_a_call_that_is_awaited() -> None:
     assert session.report.exact
     assert made == ["a", "b"]
     assert asyncio.run(program()) == ["A", "B"]
+
+
+def test_a_call_that_fails_before_it_is_awaited() -> None:
+    """``perform_async()`` records the failure of a function that raises before it returns anything, or returns nothing that can be
+    awaited."""
+
+    def refused() -> Any:
+        raise ConnectionError("refused")
+
+    async def program(call: Callable[[], Any]) -> str:
+        try:
+            await perform_async(asked("a"), call)
+        except (ConnectionError, AttributeError, TypeError) as error:
+            return type(error).__name__
+        return "nothing"
+
+    async def both() -> list[str]:
+        return [await program(refused), await program(lambda: 1)]
+
+    with record() as run:
+        seen = asyncio.run(both())
+    assert seen[0] == "ConnectionError"
+    assert "nothing" not in seen
+    with replay(run) as session:
+        assert asyncio.run(both()) == seen
+    assert session.report.exact
 
 
 def test_functions_of_every_shape_are_captured() -> None:

@@ -589,7 +589,15 @@ async def perform_async(
         step = await step.go_async()
     if not step.live:
         return (await step.answer_async()).result()  # type: ignore[no-any-return]
-    return await live_async(step, function(), of_result=info)  # type: ignore[no-any-return]
+    token = enter(step.body())
+    try:
+        made = function()
+    except BaseException as error:
+        current.reset(token)
+        failed(step, error)
+        raise
+    current.reset(token)
+    return await live_async(step, made, of_result=info)  # type: ignore[no-any-return]
 
 
 def captured_of(tool: Any) -> Captured | None:
@@ -749,20 +757,19 @@ def _coroutine_wrapper(captured: Captured) -> Any:
             step = await step.go_async()
             if not step.live:
                 return (await step.answer_async()).result()
-        made = function(*args, **kwargs)
-        if type(made) is not types.CoroutineType:
-            return await live_async(step, made)
         body = step.body()
         token = enter(body)
         suspended = False
         try:
+            made = function(*args, **kwargs)
+            iterator: Any = made if type(made) is types.CoroutineType else made.__await__()
             try:
-                waits_for = made.send(None)
+                waits_for = iterator.send(None) if iterator is made else next(iterator)
             except StopIteration as stop:  # without the event loop having run
                 result = stop.value
             else:
                 suspended = True
-                result = await resumed(made, waits_for, body)
+                result = await resumed(iterator, waits_for, body)
         except BaseException as error:
             leave(token)
             failed(step, error, suspended)
@@ -803,15 +810,16 @@ async def live_async(
     """
     if info is not None:  # its step began some time ago
         step.resumed()
-    driven = drive(awaitable)
+    driven: drive | None = None
     token = current.set(step.body())
     try:
+        driven = drive(awaitable)
         result = await driven
     except BaseException as error:
         current.reset(token)
         if of_error is not None and not isinstance(error, ReplayError):
             info = {**(info or {}), **of_error(error)}
-        failed(step, error, driven.suspended, info)
+        failed(step, error, driven is not None and driven.suspended, info)
         raise
     current.reset(token)
     if of_result is not None:
