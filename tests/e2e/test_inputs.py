@@ -374,6 +374,89 @@ with open("data/a.txt") as file:
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
 
 
+def test_paths_as_bytes(place: Place) -> None:
+    """A file or directory that is named by bytes, or by an entry of a directory that was, is what it was, with names of that type."""
+    place.program(
+        BEGIN
+        + """
+for file in (b"data/a.txt", os.path.join(os.fsencode(os.getcwd()), b"data/a.txt")):
+    with open(file) as opened:
+        print(look(opened.read()), opened.name == file)
+print(os.read(os.open(b"data/a.txt", os.O_RDONLY), 9), sorted(os.listdir(b"data")))
+with os.scandir(b".") as found:
+    for entry in found:
+        if entry.name == b"data":
+            print(entry.path, sorted(one.name for one in os.scandir(entry)), sorted(os.listdir(entry)))
+for ask in (open, os.listdir, os.scandir):
+    try:
+        ask(b"none")
+    except FileNotFoundError as error:
+        print(error.filename)
+"""
+    )
+    data = place.directory / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("one")
+    done = place.cli("run", "agent.py")
+    assert done.returncode == 0, done.stderr
+    assert "b'a.txt'" in done.stdout
+    assert ("file", "data/a.txt") in {(one["name"], *one["output"]) for one in entries(place)}
+    (data / "a.txt").write_text("two")
+    (data / "b.txt").write_text("more")
+    replayed = place.cli("replay", place.run)
+    assert replayed.stdout == done.stdout, replayed.stderr
+    assert "the file data/a.txt was 3 bytes" in replayed.stderr
+
+
+def test_changes_by_keyword(place: Place) -> None:
+    """How a file was before the run is kept, however the functions that change it are given its name."""
+    place.program(
+        BEGIN
+        + """
+with open("new.txt", "w") as file:
+    file.write("new")
+print(look(open("old.txt").read()))
+os.replace(src="new.txt", dst="old.txt")
+os.remove(path=b"gone.txt")
+print(open("old.txt").read(), os.path.exists("gone.txt"))
+"""
+    )
+    for name in ("old.txt", "gone.txt"):
+        (place.directory / name).write_text(name)
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, done.stdout) == (0, "old.txt\nnew False\n"), done.stderr
+    lines = [json.loads(line) for path in place.runs for line in path.read_bytes().splitlines()]
+    kept = {name for one in lines if one.get("name") == "kept" for name in one["output"]}
+    assert {"new.txt", "old.txt", "gone.txt"} <= kept
+    replayed = place.cli("replay", place.run)
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
+
+
+def test_a_file_of_the_programs_that_a_step_has_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what a step wrote into a file of the program's is not kept, the replay says so."""
+    monkeypatch.chdir(tmp_path)
+
+    @traced_tool(side_effect="reversible")
+    def fill(size: int) -> None:
+        with open("own.txt", "a") as file:
+            file.write("y" * size)
+
+    def codes(size: int) -> list[str]:
+        def program() -> None:
+            Path("own.txt").write_text("x")
+            fill(size)
+
+        with record("job") as run:
+            program()
+        (tmp_path / "own.txt").unlink()
+        with replay(run) as session:
+            program()
+        return [one.code for one in session.report.verdict.remarks]
+
+    assert codes(10) == []
+    assert codes(400_000) == ["not_kept"]
+
+
 def test_another_file_of_today_is_said_and_is_not_the_programs(place: Place) -> None:
     """The recorded content serves, stderr says so, and the replay is inexact; ``--live-files`` takes today's."""
     place.program(BEGIN + "print(look(1), open('prompt.txt').read())\n")
@@ -827,6 +910,7 @@ READINGS = {
     "read": "sys.stdin.read()",
     "readline": "sys.stdin.readline()",
     "lines": "[*sys.stdin]",
+    "with": "[*within(sys.stdin)]",
     "buffer": "sys.stdin.buffer.read1().decode()",
     "fileinput": "[*fileinput.input([])]",
     "descriptor": "os.read(0, 6).decode()",
@@ -841,6 +925,11 @@ def test_standard_input_of_a_block(place: Place, read: str) -> None:
 import fileinput, io, os, sys
 from tracekit import record, replay
 before = sys.stdin
+
+def within(stream):
+    with stream as opened:
+        yield from opened
+
 with {block}:
     assert isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.fileno() == 0
     print(look({read}))

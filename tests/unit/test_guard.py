@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from tracekit import record
+from tracekit import decision, record, replay
 from tracekit._capture import guard as guard_module
 from tracekit._capture.guard import Guard, allow
 from tracekit._runtime.lane import Lane
@@ -374,6 +374,41 @@ def test_dry_run_changes_no_file(name: str, tmp_path: Path) -> None:
     assert caught.value.kind == "file"
     assert HERE in (caught.value.location or "")
     assert _snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "device", ["ttyUSB0", "ttyS0", "lp0", "usb/lp0", "sda", "mem", "nonesuch", "pts/../sda", "fd/../lp0"]
+)
+def test_a_device_is_no_place_where_nothing_is_kept(device: str) -> None:
+    """A printer, a serial line, a disk: only devices that are known to store nothing are written to in a dry run."""
+    with Guard(dry_run=True), pytest.raises(LiveCallBlockedError, match="change a file"):
+        os.open(f"/dev/{device}", os.O_WRONLY)
+
+
+def test_a_file_from_the_descriptor_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay overwrites no file that was there before, also if its name is relative to a directory that is open."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    file = tmp_path / "settings"
+    file.write_text("old")
+
+    def program() -> None:
+        decision("begin", input=1, output=2)
+        directory = os.open(tmp_path, os.O_RDONLY)
+        try:
+            opened = os.open("settings", os.O_WRONLY | os.O_TRUNC, dir_fd=directory)
+            os.write(opened, b"new")
+            os.close(opened)
+        finally:
+            os.close(directory)
+
+    monkeypatch.setattr(guard_module, "_SHARED", ())  # where tests have their files
+    with record("job") as run:
+        program()
+    assert file.read_text() == "new"
+    file.write_text("mine")
+    with pytest.raises(LiveCallBlockedError, match="settings"), replay(run):
+        program()
+    assert file.read_text() == "mine"
 
 
 def test_dry_run_still_reads_and_prints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +136,35 @@ def test_what_is_asked_of_a_file_that_is_gone(run: Run) -> None:
         _ = session.input
     os.rename(f"{run.path}.kept", run.path)
     assert (session.input, session.result) == ([1, 2], 1)
+
+
+def test_a_descriptor_that_the_program_has_closed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that closes every descriptor (a daemon) may be given the number of one of tracekit's for a file of its own: that is
+    neither read in place of another one nor closed."""
+    monkeypatch.chdir(tmp_path)  # what changes there is kept
+    file = tmp_path / "data"
+    file.write_text("x")
+
+    @traced_tool(side_effect="reversible")
+    def change(text: str) -> None:
+        with file.open("a") as opened:
+            opened.write(text)
+
+    def program(close: Callable[[int], None]) -> None:
+        with file.open() as mine:
+            change("y")
+            for number in map(int, os.listdir("/proc/self/fd")):
+                with suppress(OSError):
+                    if number != mine.fileno() and os.path.samestat(os.fstat(number), file.stat()):
+                        close(number)
+
+    with record("job") as run:
+        program(os.close)
+        own = [os.open(tmp_path, os.O_RDONLY) for _ in range(3)]
+        change("z")
+    for number in own:
+        assert os.path.samestat(os.fstat(number), tmp_path.stat())
+        os.close(number)
+    with record("another"):
+        change("z")
+    assert run.warnings == []

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from .. import _reality
+from .._lazy import expression
 from .._runtime.around import Around
 from .._runtime.boundary import Boundary, Status
 from .._runtime.lane import ROOT
@@ -356,13 +357,19 @@ def _path(path: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
+#: The devices that store nothing and lead nowhere: others are disks, printers, serial lines.
+_DEVICES: Final = expression(
+    r"/dev/(?:null|zero|full|u?random|tty|console|ptmx|std(?:in|out|err)|fd/\d+|pts/(?:\d+|ptmx)|[pt]ty[p-za-e]\w*)"
+)
+
+
 def _harmless(path: object) -> bool:
     """Return whether a path is a device that stores nothing: the null device, terminals, descriptors already open."""
     path = _path(path)
     if not isinstance(path, str | bytes):
         return False
     text = os.fsdecode(path)
-    return text == os.devnull or (text.startswith("/dev/") and not text.startswith(_SHARED) and ".." not in text)
+    return text == os.devnull or _DEVICES.fullmatch(text) is not None
 
 
 def _signal(operation: str) -> Callable[[tuple[Any, ...]], Attempt | None]:

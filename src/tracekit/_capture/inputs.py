@@ -31,7 +31,7 @@ from .._runtime.callsite import warn
 from .._runtime.inputs import LeftStates, OwnFiles
 from .._runtime.session import Scope, current
 from .callers import asked_by_user, by_asyncio, by_user, installed
-from .guard import Attempt, allow, cross, observe, read_from, temporary_directories
+from .guard import Attempt, allow, check, cross, observe, read_from, temporary_directories
 from .in_place import CodeExchange
 from .patch import AtRestore, AttributePatch, LatePatch, ReversiblePatch, Switch, loaded
 from .plugins import PLACEHOLDER
@@ -367,7 +367,7 @@ class _Descriptors:
         about = os.stat(where)
         file = about.st_dev, about.st_ino
         fd = self._held.get(file)
-        if fd is not None:
+        if fd is not None and _is_open_as(fd, file):
             yield fd
             return
         keeps = file in (_open_files() if busy is None else busy)
@@ -387,7 +387,19 @@ class _Descriptors:
             held = {*self._held.values()}
             busy = _open_files(held)
             for file in [one for one in self._held if one not in busy]:
-                os.close(self._held.pop(file))
+                fd = self._held.pop(file)
+                if _is_open_as(fd, file):
+                    os.close(fd)
+
+
+def _is_open_as(fd: int, file: tuple[int, int]) -> bool:
+    """Return whether a descriptor still belongs to this file: the program may have closed it (``os.closerange``), and its
+    number may be another file's by now."""
+    try:
+        about = os.fstat(fd)
+    except OSError:
+        return False
+    return (about.st_dev, about.st_ino) == file
 
 
 _descriptors: Final = _Descriptors()
@@ -404,6 +416,13 @@ def _open_files(without: set[int] | None = None) -> set[tuple[int, int]]:
     return found
 
 
+def _path_of(given: Any) -> str | None:
+    """Return an argument that names a file as text; ``None`` if it names none, such as a descriptor."""
+    if type(given) is str:
+        return given
+    return os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) else None
+
+
 @lru_cache(maxsize=8)
 def _opening(original: Any) -> Any:
     @wraps(original)
@@ -411,20 +430,21 @@ def _opening(original: Any) -> Any:
         scope = current.get()
         if scope is None:
             return original(*args, **kwargs)
-        path = args[0] if args else kwargs.get("file")
-        if type(path) is int:
-            if path == 0 and _asks() is not None:
-                cross(read_from("open", path))
+        given = args[0] if args else kwargs.get("file")
+        if type(given) is int:
+            if given == 0 and _asks() is not None:
+                cross(read_from("open", given))
             return original(*args, **kwargs)
+        path = _path_of(given)
         mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-        if type(mode) is not str or not isinstance(path, str | os.PathLike) or len(args) > 7 or kwargs.get("opener"):
+        if type(mode) is not str or path is None or len(args) > 7 or kwargs.get("opener"):
             return original(*args, **kwargs)
         if not _WRITING.isdisjoint(mode):
             _about_to_write(path, whole="w" not in mode)
             return original(*args, **kwargs)
         if scope.live or (_asks() is None and not _library_asks(path)):
             return original(*args, **kwargs)
-        return _read_file(scope, original, path, args, kwargs)
+        return _read_file(scope, original, path, given, args, kwargs)
 
     return open_file
 
@@ -439,19 +459,24 @@ def _opening_by_number(original: Any) -> Any:
 
     @wraps(original)
     def open(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
-        scope = current.get()
-        if scope is None or type(flags) is not int or not isinstance(path, str | os.PathLike) or kwargs.get("dir_fd"):
-            return original(path, flags, *args, **kwargs)
+        scope, given = current.get(), path
+        if scope is None or type(flags) is not int or type(given) is int:
+            return original(given, flags, *args, **kwargs)
+        path = _path_from(given, kwargs.get("dir_fd"))
+        if path is None:
+            return original(given, flags, *args, **kwargs)
         if flags & _TO_WRITE:
             if not flags & _OTHERWISE:
+                if kwargs.get("dir_fd") is not None:  # the audit event does not say from where
+                    check(Attempt("file", "open", path))
                 _about_to_write(path, whole=not flags & os.O_TRUNC)
-            return original(path, flags, *args, **kwargs)
+            return original(given, flags, *args, **kwargs)
         if scope.live or flags & _OTHERWISE or (_asks() is None and not _library_asks(path)):
-            return original(path, flags, *args, **kwargs)
+            return original(given, flags, *args, **kwargs)
         _refuse_pipe(scope, path)
         fd: int | None = None
         try:
-            fd = original(path, flags, *args, **kwargs)
+            fd = original(given, flags, *args, **kwargs)
         except FileNotFoundError:
             found = _input(scope, path, None)
             if found is None:
@@ -463,12 +488,24 @@ def _opening_by_number(original: Any) -> Any:
                 return fd
             os.close(fd)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), given)
         fd = _without_name(_as_bytes(found))
         os.set_inheritable(fd, False)
         return fd
 
     return open
+
+
+def _path_from(given: Any, directory: Any) -> str | None:
+    """Like ``_path_of``, for a path relative to the directory with this descriptor; ``None`` also if that is not known."""
+    path = _path_of(given)
+    if directory is None or path is None or os.path.isabs(path):
+        return path
+    try:
+        with _no_part_of_the_run():
+            return os.path.join(os.readlink(f"/proc/self/fd/{directory}"), path)
+    except OSError:
+        return None
 
 
 @_reality.off_loop()
@@ -485,7 +522,7 @@ def _refuse_pipe(scope: Scope, path: Any) -> None:
         cross(Attempt("stdin", "open", name))
 
 
-def _read_file(scope: Scope, original: Any, path: Any, args: Any, kwargs: Any) -> Any:
+def _read_file(scope: Scope, original: Any, path: str, given: Any, args: Any, kwargs: Any) -> Any:
     _refuse_pipe(scope, path)
     file = None
     try:
@@ -500,8 +537,8 @@ def _read_file(scope: Scope, original: Any, path: Any, args: Any, kwargs: Any) -
             return file
         file.close()
     if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    return _recorded_file(original, path, found, args, kwargs)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), given)
+    return _recorded_file(original, given, found, args, kwargs)
 
 
 _AS_IT_IS: Final = object()
@@ -1009,23 +1046,29 @@ def _changed_meanwhile(running: _Running, files: _Files, where: str) -> bool:
     return False
 
 
-def _changing(names: tuple[int, ...], made: int = -1) -> Callable[[Any], Any]:
-    """Return a wrapper for functions that change the files named by these arguments; the file named by argument
-    ``made`` is lost."""
+def _changing(names: tuple[str, ...], made: str = "") -> Callable[[Any], Any]:
+    """Return a wrapper for functions that change the files that their first arguments, called ``names``, name; the file
+    named by argument ``made`` is lost."""
 
     def make(original: Any) -> Any:
         @wraps(original)
         def change(*args: Any, **kwargs: Any) -> Any:
             scope = current.get()
-            if scope is not None and not kwargs:  # relative to a directory descriptor: a part of a larger removal
-                for at in names:
-                    if len(args) > at and isinstance(args[at], str | os.PathLike):
-                        _about_to_write(args[at], whole=at != made)
+            if scope is not None and not _is_relative(kwargs):
+                for at, name in enumerate(names):
+                    path = _path_of(args[at] if len(args) > at else kwargs.get(name))
+                    if path is not None:
+                        _about_to_write(path, whole=name != made)
             return original(*args, **kwargs)
 
         return change
 
     return make
+
+
+def _is_relative(options: Mapping[str, Any]) -> bool:
+    """Return whether a function is given the descriptor of a directory: what it changes is a part of a larger removal."""
+    return any(name.endswith("dir_fd") and given is not None for name, given in options.items())
 
 
 def _making(original: Any) -> Any:
@@ -1034,8 +1077,9 @@ def _making(original: Any) -> Any:
     @wraps(original)
     def mkdir(*args: Any, **kwargs: Any) -> Any:
         scope = current.get()
-        named = scope is not None and not kwargs and args and isinstance(args[0], str | os.PathLike)
-        where = _about_to_write(args[0], whole=False) if named else None
+        named = scope is not None and not _is_relative(kwargs)
+        path = _path_of(args[0] if args else kwargs.get("path")) if named else None
+        where = None if path is None else _about_to_write(path, whole=False)
         made = original(*args, **kwargs)
         if scope is not None and not scope.live and where is not None:
             state = scope.session.state
@@ -1052,10 +1096,9 @@ def _connecting(original: Any) -> Any:
 
     @wraps(original)
     def connect(*args: Any, **kwargs: Any) -> Any:
-        database = args[0] if args else kwargs.get("database")
-        if current.get() is not None and isinstance(database, str | os.PathLike):
-            path = os.fspath(database)
-            if isinstance(path, str) and path not in ("", ":memory:") and not path.startswith("file:"):
+        if current.get() is not None:
+            path = _path_of(args[0] if args else kwargs.get("database"))
+            if path and path != ":memory:" and not path.startswith("file:"):
                 for suffix in ("", "-wal", "-journal"):
                     _about_to_write(path + suffix, native=True)
         return original(*args, **kwargs)
@@ -1145,17 +1188,20 @@ def _listing(original: Any) -> Any:
     @wraps(original)
     def listdir(*args: Any, **kwargs: Any) -> Any:
         scope = _asks() if current.get() is not None else None
-        path = args[0] if args else kwargs.get("path")
-        if scope is None or not (path is None or isinstance(path, str | os.PathLike)):
+        given = args[0] if args else kwargs.get("path")
+        if scope is None or type(given) is int:
             return original(*args, **kwargs)
+        path, encode = _path_of("." if given is None else given), _encoder(given)
         try:
             found = original(*args, **kwargs)
         except FileNotFoundError:
-            names = _listed(scope, "listing", path, None)
+            names = None if path is None else _listed(scope, "listing", given, path, None)
             if names is None:
                 raise
-            return names
-        return _listed(scope, "listing", path, found) if len(found) <= _NAMES else found
+            return [*map(encode, names)]
+        if path is None or len(found) > _NAMES:
+            return found
+        return [*map(encode, _listed(scope, "listing", given, path, [*map(os.fsdecode, found)]))]
 
     return listdir
 
@@ -1164,25 +1210,34 @@ def _scanning(original: Any) -> Any:
     @wraps(original)
     def scandir(*args: Any, **kwargs: Any) -> Any:
         scope = _asks() if current.get() is not None else None
-        path = args[0] if args else kwargs.get("path")
-        if scope is None or not (path is None or isinstance(path, str | os.PathLike)):
+        given = args[0] if args else kwargs.get("path")
+        path = None if type(given) is int else _path_of("." if given is None else given)
+        if scope is None or path is None:
             return original(*args, **kwargs)
         entries: dict[str, Any] = {}
         try:
             with original(*args, **kwargs) as found:
-                entries = {entry.name: entry for entry in found}
+                entries = {os.fsdecode(entry.name): entry for entry in found}
         except FileNotFoundError:
-            names = _listed(scope, "scan", path, None)
+            names = _listed(scope, "scan", given, path, None)
             if names is None:
                 raise
         else:
             if len(entries) > _NAMES:
                 return _Scan([*entries.values()])
-            names = _listed(scope, "scan", path, [name + "/" * _is_directory(one) for name, one in entries.items()])
-        where = "." if path is None else os.fspath(path)
-        return _Scan([entries.get(name.rstrip("/")) or _Entry(where, name) for name in names])
+            found_now = [name + "/" * _is_directory(one) for name, one in entries.items()]
+            names = _listed(scope, "scan", given, path, found_now)
+        encode = _encoder(given)
+        return _Scan([entries.get(name.rstrip("/")) or _Entry(path, name, encode) for name in names])
 
     return scandir
+
+
+def _encoder(given: Any) -> Callable[[str], Any]:
+    """Return the function that gives the names in a directory the type of the path by which a program asks for them."""
+    if type(given) is str or given is None:
+        return str
+    return os.fsencode if isinstance(os.fspath(given), bytes) else str
 
 
 def _is_directory(entry: Any) -> bool:
@@ -1193,11 +1248,11 @@ def _is_directory(entry: Any) -> bool:
 
 
 @_reality.off_loop()
-def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
+def _listed(scope: Scope, kind: str, given: Any, path: str, names: list[str] | None) -> Any:
     """Return the names that a program gets for a directory; ``None`` if it does not exist."""
     try:
         files = scope.session.state.extras.of(_Files)
-        where = os.path.realpath("." if path is None else path)
+        where = os.path.realpath(path)
         if installed(where):
             return names
         name, _ = files.named(where)
@@ -1206,7 +1261,7 @@ def _listed(scope: Scope, kind: str, path: Any, names: list[str] | None) -> Any:
         return names
     found = scope.session.input_read(scope, kind, name, names, own=False)
     if found is None and names is not None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), given)
     return None if found is None else [*found]
 
 
@@ -1237,12 +1292,12 @@ class _Scan:
 class _Entry:
     """A directory entry that existed in the recording, and does not exist now."""
 
-    def __init__(self, directory: str, name: str) -> None:
-        self.name: Final = name.rstrip("/")
-        self.path: Final = os.path.join(directory, self.name)
+    def __init__(self, directory: str, name: str, encode: Callable[[str], Any]) -> None:
+        self.name: Final[Any] = encode(name.rstrip("/"))
+        self.path: Final[Any] = encode(os.path.join(directory, name.rstrip("/")))
         self._directory: Final = name.endswith("/")
 
-    def __fspath__(self) -> str:
+    def __fspath__(self) -> Any:
         return self.path
 
     def __repr__(self) -> str:
@@ -1464,6 +1519,13 @@ class _Stdin:
             raise StopIteration
         return line
 
+    def __enter__(self) -> _Stdin:
+        self._stream.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stream.__exit__(*exc)
+
     def __getattr__(self, name: str) -> Any:
         if name in ("raw", "detach"):
             cross(read_from(f"stdin.{name}", 0))
@@ -1493,8 +1555,8 @@ class OwnDisk:
     def lay(self, path: str, value: Any, *, first: bool, own: bool) -> bool | None:
         """See ``tracekit._runtime.inputs.Disk``."""
         if own:
-            with allow(), _no_part_of_the_run(), suppress(OSError):
-                restore(path, value)
+            with allow(), _no_part_of_the_run():
+                return restore(path, value)
         return True
 
 
@@ -1587,8 +1649,8 @@ def _always() -> list[ReversiblePatch]:
         LatePatch(os, "listdir", _listing),
         LatePatch(os, "scandir", _scanning),
         *_of_pathlib(),
-        *(LatePatch(os, name, _changing((0,))) for name in ("remove", "unlink", "rmdir", "truncate")),
-        *(LatePatch(os, name, _changing((0, 1), made=1)) for name in ("rename", "replace")),
+        *(LatePatch(os, name, _changing(("path",))) for name in ("remove", "unlink", "rmdir", "truncate")),
+        *(LatePatch(os, name, _changing(("src", "dst"), made="dst")) for name in ("rename", "replace")),
         LatePatch(os, "mkdir", _making),
         *(LatePatch(os, name, _asking) for name in ("stat", "lstat", "access")),
         AtRestore("files read", _forget),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -49,7 +50,7 @@ class Disk(Protocol):
     def lay(self, path: str, value: Any, *, first: bool, own: bool) -> bool | None:
         """Restore the file at ``path`` to its recorded state; ``first``: when the run began; ``own``: the
         replayed program has written it, or made a directory around it. Return ``False`` if its content was not kept, ``None`` if it
-        differs here and stays so, because the replay would write to the user's file."""
+        differs here and stays so, because the replay would write to the user's file. Raises ``OSError`` if the system refuses."""
         ...
 
 
@@ -283,7 +284,11 @@ class ReplayedInputs:
         value = self._value(seq)[0]
         content = value.get("content") if type(value) is dict else None
         whole = self._original(seq) if self._holds_placeholder(content) else None
-        found = self._disk.lay(self._path(name), whole or value, first=first, own=own)
+        try:
+            found = self._disk.lay(self._path(name), whole or value, first=first, own=own)
+        except OSError as error:
+            self._once("kept", name, partial(self._not_restored, error), step=seq)
+            return
         if found is None:
             self._once("kept", name, self._not_laid, step=seq)
         elif not found:
@@ -292,6 +297,11 @@ class ReplayedInputs:
     def _not_kept(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named('file', name)}, which the recorded run has changed, is different here, and was not kept"
         self._report.remark("not_kept", text, name=name, step=step)
+
+    def _not_restored(self, error: OSError, kind: str, name: str, where: str | None, step: int) -> None:
+        why = error.strerror or type(error).__name__
+        text = f"{_named('file', name)} differs from the recording here, and can't be restored: {why}"
+        self._report.remark("not_laid", text, name=name, step=step)
 
     def _not_laid(self, kind: str, name: str, where: str | None, step: int) -> None:
         text = f"{_named('file', name)} differs from the recording here, and stays so without a scratch layer"

@@ -1658,13 +1658,12 @@ class _Files:
         self._laid.add(path)
         if first and value is None:
             self._unborn.add(path)
-        with guard.allow(), suppress(OSError):
+        with guard.allow():
             if own:
                 return inputs.restore(path, value)
             if self._layer is None:
                 return True if inputs.is_as_it_was(path, value) else None
             return inputs.restore(path, value) if self._layer.covers(path) else True
-        return True
 
     @property
     def of_processes(self) -> guard.Writes:
