@@ -330,6 +330,27 @@ def main():
     assert family.result == [1, 2]
 
 
+def test_calls_by_keyword(family: Family) -> None:
+    """The functions of ``os`` that name their arguments take them by name in a run, too."""
+    family.child(
+        """
+import os, sys
+pay("before")
+os.execve(path=sys.executable, argv=[sys.executable, "child.py", "after"], env=dict(os.environ))
+""",
+        "becomes.py",
+    )
+    family.program(
+        """
+def main():
+    return [run("becomes.py").returncode, os.getpgid(pid=os.getpid()) == os.getpgrp(), os.system(command="true")]
+"""
+    )
+    family.record()
+    assert family.result == [5, True, 0]
+    assert family.effects == ["after", "before"]
+
+
 def test_a_process_that_becomes_another_program(family: Family) -> None:
     """A child that calls ``os.exec*`` ends its segment in order, and the new program joins; a replay refuses the call,
     and says so."""

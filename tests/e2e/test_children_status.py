@@ -698,3 +698,35 @@ def main():
     rounds.write_text("x" * 300)
     done = family.replay()
     assert done.returncode == 0, done.stderr
+
+
+def test_closing_a_process_that_runs(family: Family) -> None:
+    """``close`` of a process of ``multiprocessing`` raises in a replay where it raised, however fast the process is now."""
+    family.exact(
+        """
+import multiprocessing
+
+def wait(until):
+    until.wait()
+    pay("done")
+
+def main():
+    context = multiprocessing.get_context("fork")
+    until = context.Event()
+    process = context.Process(target=wait, args=(until,))
+    process.start()
+    found = []
+    try:
+        process.close()
+    except ValueError as error:
+        found.append(str(error))
+    until.set()
+    process.join()
+    found.append(process.exitcode)
+    process.close()
+    return found
+""",
+        ["done"],
+    )
+    assert family.result[0].startswith("Cannot close a process while it is still running")
+    assert family.result[1] == 0

@@ -827,7 +827,8 @@ def _writing(original: Any) -> Any:
 
 
 def _status_method(original: Any, unfinished: Any = None) -> Any:
-    """Wrap a method that returns the status of a process; it returns ``unfinished`` while the process runs."""
+    """Wrap a method that asks for the status of a process; it returns ``unfinished`` while the process runs, or raises it
+    if it is an exception."""
 
     @functools.wraps(original)
     def ask(self: Any, *args: Any, **options: Any) -> Any:
@@ -837,11 +838,17 @@ def _status_method(original: Any, unfinished: Any = None) -> Any:
         observer, scope = at
         if observer.live:
             popen = self._popen
-            found = outside_the_run(original, self, *args, **options)
+            try:
+                found = outside_the_run(original, self, *args, **options)
+            except ValueError:  # it runs, and can't be closed
+                observer.note(scope, None)
+                raise
             observer.note(scope, popen.returncode)
             return found
         status = observer.recall(scope)
         if status is None:
+            if isinstance(unfinished, Exception):
+                raise type(unfinished)(*unfinished.args)
             return unfinished
         popen = self._popen
         if popen.returncode is None:
@@ -852,6 +859,12 @@ def _status_method(original: Any, unfinished: Any = None) -> Any:
         return outside_the_run(original, self)
 
     return ask
+
+
+#: What ``close`` raises while the process runs, as the standard library words it.
+_CANT_CLOSE: Final = ValueError(
+    "Cannot close a process while it is still running. You should first call join() or terminate()."
+)
 
 
 def _exitcode(original: Any) -> Any:
@@ -881,7 +894,7 @@ _STATUS_PATCHES: Final = (
     Patch("asyncio.base_subprocess", "WriteSubprocessPipeProto.connection_lost", _lost),
     Patch("multiprocessing.process", "BaseProcess.is_alive", lambda original: _status_method(original, True)),
     Patch("multiprocessing.process", "BaseProcess.join", _status_method),
-    Patch("multiprocessing.process", "BaseProcess.close", _status_method),
+    Patch("multiprocessing.process", "BaseProcess.close", lambda original: _status_method(original, _CANT_CLOSE)),
     Patch("multiprocessing.process", "BaseProcess.exitcode", _exitcode),
 )
 

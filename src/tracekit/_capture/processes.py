@@ -572,12 +572,12 @@ def _kill(original: Any, group: bool) -> Any:
 
 def _getpgid(original: Any) -> Any:
     @functools.wraps(original)
-    def getpgid(number: Any, /) -> int:
-        at = _by_number(number)
+    def getpgid(pid: Any) -> int:
+        at = _by_number(pid)
         if at is None:
-            return int(original(number))
+            return int(original(pid))
         steps, scope = at
-        group = steps.group(scope, lambda: int(original(number)))
+        group = steps.group(scope, lambda: int(original(pid)))
         scope.session.state.extras.of(Numbers).groups[group] = steps
         return group
 
@@ -680,8 +680,7 @@ def _wait_any(original: Any) -> Any:
 
 
 def _exec(original: Any, with_env: bool) -> Any:
-    @functools.wraps(original)
-    def execute(path: Any, argv: Any, *env: Any) -> Any:
+    def become(path: Any, argv: Any, *env: Any) -> Any:
         there = isinstance(path, str | bytes | os.PathLike) and os.access(path, os.X_OK)
         scope = current.get()
         session = None if scope is None else scope.session
@@ -702,7 +701,16 @@ def _exec(original: Any, with_env: bool) -> Any:
         return really(path, argv, joining_environment(at[1], env[0] if env else None))
 
     really = original if with_env else os.execve
-    return execute
+
+    @functools.wraps(original)
+    def execv(path: Any, argv: Any, /) -> Any:
+        return become(path, argv)
+
+    @functools.wraps(original)
+    def execve(path: Any, argv: Any, env: Any) -> Any:
+        return become(path, argv, env)
+
+    return execve if with_env else execv
 
 
 # -- uvloop ----------------------------------------------------------------------------------------------------------------
