@@ -585,3 +585,57 @@ def test_what_calls_in_threads_of_a_package_share(tmp_path: Path, needed: bool) 
     with replay(run) as session:
         assert asyncio.run(program(False)) == found == (["first", "second"] if needed else ["second", "first"])
     assert session.report.exact, session.report.as_dict()
+
+
+class Latest(queue.Queue[int]):
+    """A queue of the program's own, by the methods that ``queue`` has for that."""
+
+    def _init(self, maxsize: int) -> None:
+        self.items: set[int] = set()
+
+    def _qsize(self) -> int:
+        return len(self.items)
+
+    def _put(self, item: int) -> None:
+        self.items.add(item)
+
+    def _get(self) -> int:
+        found = max(self.items)
+        self.items.remove(found)
+        return found
+
+
+class Doubled(queue.LifoQueue[int]):
+    """One that changes what is put and leaves the rest to the library's."""
+
+    def _put(self, item: int) -> None:
+        super()._put(2 * item)
+
+
+@pytest.mark.parametrize("kind", [Latest, Doubled])
+def test_queues_of_the_programs_own(tmp_path: Path, kind: type[queue.Queue[int]]) -> None:
+    """A class derived from ``queue.Queue`` that keeps its items in its own way hands them over as recorded, and is as it was afterwards."""
+
+    def program() -> list[list[int]]:
+        items, got = kind(), [list[int]() for _ in range(3)]
+
+        def worker(mine: list[int]) -> None:
+            while (item := items.get()) >= 0:
+                mine.append(item)
+                ask(item)
+
+        threads = [threading.Thread(target=worker, args=(mine,)) for mine in got]
+        for thread in threads:
+            thread.start()
+        for n in range(9):
+            items.put(n)
+            ask(100 + n)
+        for n in range(len(threads)):
+            items.put(-1 - n)
+        for thread in threads:
+            thread.join()
+        return got
+
+    before = {name: vars(kind).get(name) for name in ("_get", "_put")}
+    times(3, tmp_path, program)
+    assert {name: vars(kind).get(name) for name in before} == before

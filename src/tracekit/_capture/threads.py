@@ -237,13 +237,13 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[ReversiblePatch
         found = scope_of()
         return found if found is not None and found.session.state.ordered else None
 
-    once, found = switch.once, list[ReversiblePatch]()
+    once, found, record = switch.once, list[ReversiblePatch](), partial(_record, switch)
     if (pool := loaded("concurrent.futures.thread")) is not None:
         found.append(once(pool._WorkItem, "run", _run))
     if (queue := loaded("queue")) is not None:
         found += [
-            once(queue.Queue, "get", lambda original: _moved(original, "queue.get", queue.Empty, scope)),
-            once(queue.Queue, "put", lambda original: _moved(original, "queue.put", queue.Full, scope)),
+            once(queue.Queue, "get", lambda original: _moved(original, "queue.get", queue.Empty, scope, record)),
+            once(queue.Queue, "put", lambda original: _moved(original, "queue.put", queue.Full, scope, record)),
         ]
         for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
             found += [once(kind, "_get", _taken), once(kind, "_put", _taken)]
@@ -385,13 +385,11 @@ def _moved(
     name: str,
     missed: type[Exception],
     scope_of: _ScopeOf,
-    record: Any = None,
+    recorded: Callable[..., Any],
     arguments: tuple[Any, ...] = (),
     *,
     waits: bool = True,
 ) -> Any:
-    recorded = record or _record
-
     def move(self: Any, *args: Any, **options: Any) -> Any:
         if arguments:
             args = arguments + args
@@ -626,16 +624,33 @@ def _turns_of(items: Any) -> _InTurn:
         return _InTurn()
 
 
-def _record(original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
+def _record(switch: Switch, original: Any, items: Any, args: Any, options: Any, turn: Any, miss: Any) -> Any:
+    _follow_own_moves(switch, type(items))
     me = get_ident()
     _moving[me] = turn
     try:
-        return original(items, *args, **options)
+        moved = original(items, *args, **options)
+        if _moving.pop(me, None) is not None:  # it moves by something that can't be replaced
+            turn.fired()
+        return moved
     except tuple(_failures().values()) as error:
         miss.fired({"error": type(error).__name__})
         raise
     finally:
         _moving.pop(me, None)
+
+
+def _follow_own_moves(switch: Switch, kind: type[Any]) -> None:
+    """Wrap ``_get`` and ``_put`` of a class of queues of the program's own, which may have others than the library's."""
+    for name in ("_get", "_put"):
+        owner = next(base for base in kind.__mro__ if name in vars(base))
+        method = vars(owner)[name]
+        if type(method) is FunctionType and _UNRECORDED not in vars(method):
+            switch.extend(partial(_own_move, switch, owner, name))
+
+
+def _own_move(switch: Switch, owner: type[Any], name: str) -> list[ReversiblePatch]:
+    return [switch.once(owner, name, _taken)]
 
 
 def _failures() -> dict[str, Any]:
