@@ -25,7 +25,8 @@ from . import block as arguments
 from . import children, ending, segments
 from .block import Block, called_from
 from .ending import drain, drain_async, leave_threads
-from .environment import Program, begin_log, this_program
+from .environment import begin_log, this_program
+from .program import Program
 from .run import UNSET, Run, identify, register, unregister
 
 if TYPE_CHECKING:

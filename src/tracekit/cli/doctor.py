@@ -19,7 +19,7 @@ from .. import _reality
 from .._journal.reader import Trace
 from .._journal.store import Store
 from .._runs.determinism import Recorded, Transcript, first_difference
-from .._runs.environment import Program
+from .._runs.program import Program
 from .._runs.reading import RunView, StepView, read_run
 from .._runs.wording import plural
 from .._runtime.boundary import Crossing, uncaptured

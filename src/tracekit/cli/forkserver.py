@@ -32,7 +32,8 @@ from .._capture import guard, isolation, plugins, world
 from .._journal.reader import Trace
 from .._journal.store import Store
 from .._lazy import make_all
-from .._runs.environment import Program, environment
+from .._runs.environment import environment
+from .._runs.program import Program
 from .._runtime.callsite import not_made
 from .._runtime.process import process
 from .._runtime.redaction import Redactor

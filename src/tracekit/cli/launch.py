@@ -32,7 +32,8 @@ from .._lazy import expression
 from .._runs import block as served
 from .._runs import ending
 from .._runs.block import below_run, call_with
-from .._runs.environment import Program, is_input
+from .._runs.environment import is_input
+from .._runs.program import Program
 from .._runs.recording import DEFAULTS, RecordBlock, RecordedProgram, enclose
 from .._runs.run import Run
 from .._runtime.callsite import at_prompt, caller, not_made, raised_at, say

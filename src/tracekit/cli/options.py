@@ -8,8 +8,6 @@ from typing import Final
 
 import click
 
-from .._runs.remote import is_url
-
 __all__ = ["COMMAND", "JSON", "JSON_LINES", "READ_STORE", "STORE"]
 
 
@@ -17,7 +15,7 @@ def _directory(ctx: click.Context, param: click.Parameter, value: str | None) ->
     """A store, if one is named: not a file, and not nothing, which would silently be the default one."""
     if value == "":
         raise click.BadParameter("it is empty: an unset variable? Leave the option out for the default store")
-    if value is not None and not is_url(value) and os.path.isfile(value):
+    if value is not None and os.path.isfile(value):
         raise click.BadParameter(
             f"{value} is a file, and a store is a directory; a trace is named as RUN: tracekit show {shlex.quote(value)}"
         )

@@ -16,7 +16,7 @@ import click
 from .._journal.entry import ENDS, FAMILIES
 from .._journal.reader import Trace
 from .._journal.store import Store, before_last, file_name, holder, shown_as
-from .._runs.environment import Program
+from .._runs.program import Program
 from .._runs.remote import is_url
 from .._runtime.redaction import Originals
 from .._runtime.verdict import CAN_BE_INEXACT

@@ -13,7 +13,7 @@ from typing import IO, Any, Final, NoReturn
 
 import click
 
-from .._runs.environment import Program
+from .._runs.program import Program
 from .options import COMMAND, STORE
 
 __all__ = ["LikePython", "follow", "launch", "launcher", "named_program", "record_instructions", "run"]

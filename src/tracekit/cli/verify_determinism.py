@@ -19,7 +19,8 @@ from .._capture.plugins import Form, forms
 from .._journal.reader import Trace
 from .._journal.store import Store, first_entry, segment_of, shown_as
 from .._runs.determinism import Recorded, Transcript, TranscriptDifference, first_difference
-from .._runs.environment import Program, cores_here
+from .._runs.environment import cores_here
+from .._runs.program import Program
 from ..errors import RunStateError, TraceError, TracekitError
 from . import output
 from .launch import siblings
