@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.place import PACKAGES
+from tests.support.tracing import entries
 from tracekit import DivergenceError, current_run, record, replay, traced_tool
 from tracekit.cli import main
 from tracekit.errors import RunStateError
@@ -298,3 +301,79 @@ def test_a_replay_waits_at_its_end_for_steps_that_a_call_has_yet_to_make(tmp_pat
     with ThreadPoolExecutor(1) as pool, replay(run) as session:
         program(1500, pool)
     assert session.report.exact
+
+
+@pytest.mark.parametrize("ends", ["in the body", "at the end"])
+def test_an_async_block_that_is_cancelled_while_it_waits_for_its_tasks_ends(tmp_path: Path, ends: str) -> None:
+    """A server gives up a request: its run has an end, says how, and leaves nothing installed in the process; so does a replay."""
+
+    @traced_tool(side_effect="read_only")
+    async def slow() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    async def in_block(block: Any) -> None:
+        async with block as opened:
+            seen.append(opened)
+            task = asyncio.create_task(slow())
+            tasks.append(task)
+            await asyncio.sleep(0)
+            if ends == "in the body":
+                await task
+
+    async def given_up(block: Any) -> None:
+        handler = asyncio.ensure_future(in_block(block))
+        while not tasks:
+            await asyncio.sleep(0)
+        for _ in range(3):  # as anyio does, for as long as it takes
+            await asyncio.sleep(0.01)
+            if handler.done():
+                break
+            handler.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await handler
+        tasks.pop().cancel()
+
+    seen: list[Any] = []
+    tasks: list[Any] = []
+    before = time.sleep, asyncio.sleep, threading.Thread.start
+    asyncio.run(given_up(record("given up", store=tmp_path)))
+    assert (time.sleep, asyncio.sleep, threading.Thread.start) == before
+    last = entries(seen[0].path)[-1]
+    assert last["type"] == "run.failed"
+    assert last["error"]["type"].endswith("CancelledError")
+    block = replay(seen[0])
+    with contextlib.suppress(BaseException):
+        asyncio.run(given_up(block))
+    assert not block.active
+    assert (time.sleep, asyncio.sleep, threading.Thread.start) == before
+
+
+def test_a_block_that_is_interrupted_while_it_waits_for_its_threads_has_failed(tmp_path: Path) -> None:
+    """Ctrl-C at the end of a block that went well: that is what the program leaves it with."""
+    over = threading.Event()
+
+    @traced_tool(side_effect="read_only")
+    def slow() -> bool:
+        return over.wait(60)
+
+    def program() -> None:
+        with record("interrupted", store=tmp_path) as run:
+            seen.append(run)
+            thread = threading.Thread(target=slow, daemon=True)
+            thread.start()
+            before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            undo.append(lambda: signal.signal(signal.SIGALRM, before))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    seen: list[Any] = []
+    undo: list[Any] = []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            program()
+    finally:
+        undo[0]()
+        over.set()
+    last = entries(seen[0].path)[-1]
+    assert last["type"] == "run.failed"
+    assert last["error"]["type"].endswith("KeyboardInterrupt")

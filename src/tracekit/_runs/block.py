@@ -162,13 +162,17 @@ class Block(ABC, Generic[E]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._drain()
+        try:
+            await self._drain()
+        except BaseException as left:  # the task is cancelled meanwhile, for example: the block ends all the same
+            self._exit(left)
+            raise
         stopped = isinstance(error, ServerStopped)
         self._exit(None if stopped else error)
         return stopped or None  # type: ignore[return-value]  # as above
 
     async def _drain(self) -> None:
-        """Wait for open lanes of this loop to end."""
+        """Wait for open lanes of this loop to end. With what this raises, the program leaves the block."""
 
     def _inside(self, outer: Scope, next_action: str) -> RunStateError:
         """Return the error for a block inside the block of another run."""

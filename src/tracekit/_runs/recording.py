@@ -335,28 +335,34 @@ class RecordBlock(Block[Run]):
             self._instead.end_for(self.run, error)
             return
         session = self._session
-        child = segments.successor(session)
-        if child is not None:  # the block ends in a forked child, which owns only its own segment
-            self._scope_out()
-            unregister(session)
-            segments.end_part(child)
-            return
         try:
-            if self._program is not None:
+            child = segments.successor(session)
+            if child is not None:
+                pass
+            elif self._program is not None:
                 leave_threads(session)
             elif error is None or isinstance(error, Exception):
                 drain(session)
-        finally:
+        except BaseException as left:  # Ctrl-C, for example: the program leaves the block with that
+            self._end_run(left)
+            raise
+        if child is None:
             self._end_run(error)
+        else:  # the block ends in a forked child, which owns only its own segment
+            self._scope_out()
+            unregister(session)
+            segments.end_part(child)
 
     def leave(self) -> None:
         """End the run now, in the middle of its block: the process is about to exit without reaching the block's end."""
         self._end_run(None)
 
     def _end_run(self, error: BaseException | None) -> None:
-        self._scope_out()
-        unregister(self._session)
-        self._end_log(error)
+        try:
+            self._scope_out()
+            unregister(self._session)
+        finally:
+            self._end_log(error)
 
     def _end_log(self, error: BaseException | None) -> None:
         """Write how the run ended; ``error`` is the exception with which the program leaves the block."""
@@ -366,12 +372,14 @@ class RecordBlock(Block[Run]):
         if session.state.discarded:
             world.leave()
             return
-        if self._role is not None:
-            self._role.session = None
-        process.closed(session)
-        end(session, left_elsewhere=self._left_in_another_context)
         try:
-            ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
+            try:
+                if self._role is not None:
+                    self._role.session = None
+                process.closed(session)
+                end(session, left_elsewhere=self._left_in_another_context)
+            finally:
+                ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:
             world.leave()
         if session.report.noted:

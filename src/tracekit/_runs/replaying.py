@@ -385,25 +385,33 @@ class ReplayBlock(Block["ReplayBlock"]):
             return
         session = self.session
         try:
-            if error is None or isinstance(error, Exception):
-                session.program_ended()
-                drain(self._seen)
-        finally:
-            if self._children is not None:
-                self._children.conclude()
-            session.ended_with = error
-            session.state.ended = True
-            session.schedule.end(with_process=self.ends_process)
-            self._taken.close()
-            if self._partial is not None:
-                from .partial import end_branch
-
-                result = NO_RESULT if self._run is None or self._run.result is UNSET else self._run.result
-                end_branch(self._partial, _branches(self.options), error, result)
-        try:
+            try:
+                if error is None or isinstance(error, Exception):
+                    session.program_ended()
+                    drain(self._seen)
+            finally:
+                self._stop(session, error)
             self._conclude(session, error)
         finally:
             session.trace.release()
+
+    def _stop(self, session: Replay, error: BaseException | None) -> None:
+        """Stop answering, and give everything back, whatever interrupts that."""
+        try:
+            if self._children is not None:
+                self._children.conclude()
+        finally:
+            session.ended_with = error
+            session.state.ended = True
+            try:
+                session.schedule.end(with_process=self.ends_process)
+            finally:
+                self._taken.close()
+        if self._partial is not None:
+            from .partial import end_branch
+
+            result = NO_RESULT if self._run is None or self._run.result is UNSET else self._run.result
+            end_branch(self._partial, _branches(self.options), error, result)
 
     def _cut_off(self, status: int) -> int:
         """Print the verdict: the process ends inside the block, which therefore can't raise. It becomes the exit status
