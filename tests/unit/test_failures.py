@@ -544,6 +544,37 @@ def test_a_step_that_failed_after_an_irreversible_one_inside_it_is_not_to_be_rep
     assert ("irreversible_inside" in step.failure.details) is not repeated
 
 
+def test_an_irreversible_step_counts_whoever_is_on_the_device_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's irreversible step that began before is heard of only after: the one inside still counts."""
+    numbered, over = threading.Event(), threading.Event()
+
+    @traced_tool(side_effect="reversible")
+    def reserved() -> None:
+        book()
+        over.set()
+        other.join()
+        raise ConnectionError("lost afterwards")
+
+    with suppress(ConnectionError), record("shop") as run, monkeypatch.context() as patch:
+        session: Any = run._session
+        sync = session.log.journal.sync
+
+        def late(seq: int | None = None) -> None:
+            if threading.current_thread() is other:
+                numbered.set()
+                over.wait(60)
+            sync(seq)
+
+        patch.setattr(session.log.journal, "sync", late)
+        other = threading.Thread(target=book)
+        other.start()
+        numbered.wait(60)
+        reserved()
+    step, _ = recorded_failures(run.id)
+    assert not step.failure.recoverable
+    assert "irreversible_inside" in step.failure.details
+
+
 def test_a_run_that_failed_by_an_irreversible_step_says_so() -> None:
     """However the program wraps the exception: a person has to look."""
     run = failing(pay, 500)

@@ -6,7 +6,6 @@ import builtins
 import os
 import re
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -77,7 +76,8 @@ class _RunIds:
     """The ids of new runs: version 7 UUIDs, each greater than those before it in this process."""
 
     def __init__(self) -> None:
-        self._lock: Final = threading.Lock()
+        # Reentrant: a signal handler may begin a run while its own thread does.
+        self._lock: Final[_reality.OwnLock] = _reality.free_in_forks(_reality.OwnLock())
         #: 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3).
         self._last = 0
 
@@ -85,8 +85,10 @@ class _RunIds:
         """Return a new run id."""
         with self._lock:
             ns = _reality.time_ns()
-            self._last = max((ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000), self._last + 1)
-            tick = self._last
+            tick = (ns // 1_000_000 << 12) | (ns % 1_000_000 * 4096 // 1_000_000)
+            if tick <= self._last:
+                tick = self._last + 1
+            self._last = tick
         random_bits = int.from_bytes(_reality.urandom(8), "big") & ((1 << 62) - 1)
         text = f"{(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | random_bits:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

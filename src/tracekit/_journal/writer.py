@@ -108,7 +108,8 @@ class Journal(Chain):
         self.durability: Final = durability
         #: The directory of its store, with what runs share (the secret, keys).
         self.root: Final = os.path.dirname(os.path.dirname(os.path.abspath(path))) if root is None else root
-        self.closed = False
+        #: Whether it is being closed, and whether the file has been.
+        self.closed = self._let_go = False
         #: Entries that could not be written while the program went on.
         self.lost = 0
         self._fd: int = _reality.aside(fd)
@@ -510,9 +511,10 @@ class Journal(Chain):
 
     @_reality.off_loop()
     def close(self) -> None:
-        """Flush, sync (unless durability is ``none``), and close the file. Idempotent."""
+        """Flush, sync (unless durability is ``none``), and close the file. Idempotent: once it has been interrupted, by
+        Ctrl-C say, the next call completes it."""
         with self._lock:
-            if self.closed:
+            if self._let_go:
                 return
             self.closed = True
         if self._background is not None:
@@ -527,6 +529,7 @@ class Journal(Chain):
                 self._break(self._broken or "the journal is closed")
                 if self._owned():
                     system.close(self._fd)
+                self._let_go = True
 
     def open(self) -> Journal:
         """Return the journal itself; a lazily created segment is created now."""
@@ -540,7 +543,7 @@ class Journal(Chain):
         self._reads.clear()
         if not self.closed and self._owned():
             system.close(self._fd)  # the parent keeps its own descriptor, and the lock with it
-        self.closed = True
+        self.closed = self._let_go = True
         self._break("the journal belongs to the parent process")
         self._kept.clear()
         self._background = None
@@ -578,8 +581,9 @@ class _Background:
                 self.wake()
 
     def stop(self) -> None:
-        self._stop = True
-        self._journal._rouse()
+        if not self._stop:  # unless an earlier call was interrupted
+            self._stop = True
+            self._journal._rouse()
         self.wake()
         self._thread.join()
 

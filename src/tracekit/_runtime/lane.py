@@ -7,13 +7,12 @@ the live step in which it was started. Neither scheduling nor other lanes that a
 
 from __future__ import annotations
 
-import threading
 from binascii import crc32
 from functools import lru_cache
 from itertools import count
 from typing import Final
 
-from .._reality import free_in_forks
+from .._reality import OwnLock, free_in_forks
 
 __all__ = ["CALLBACK", "IMPORT", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
@@ -32,7 +31,8 @@ CALLBACK: Final = "callback"
 #: The prefix of the lanes of modules, for what a module's body does while it is imported.
 IMPORT: Final = "import "
 
-_numbering = free_in_forks(threading.Lock())
+# Reentrant: a signal handler or a finalizer may start a lane while its own thread is in here.
+_numbering: Final[OwnLock] = free_in_forks(OwnLock())
 #: Numbers the runs of this process that have asked for a place of their tasks in sets.
 _runs: Final = count()
 
@@ -136,15 +136,18 @@ class Lane:
 
     def count(self, name: str, under: int) -> int:
         """Return the number, from 1, of the child lane that is being started."""
+        key, counts = (under, name), self._counts
         with _numbering:
-            n = self._counts.get((under, name), 0) + 1
-            self._counts[under, name] = n
+            # The interpreter runs no handler from here to the end of the block, which calls nothing.
+            counts[key] = n = counts[key] + 1 if key in counts else 1
         return n
 
     def counted(self, name: str, n: int) -> None:
         """Note that a lane of this name with number ``n`` was started in another way; later ones get higher numbers."""
+        key, counts = (0, name), self._counts
         with _numbering:
-            self._counts[0, name] = max(self._counts.get((0, name), 0), n)
+            if key not in counts or counts[key] < n:
+                counts[key] = n
 
     def armed(self, function: str) -> tuple[int, int]:
         """Return a timer's identity: the lane's last step, and the timer's number among those of ``function`` since.
@@ -154,7 +157,8 @@ class Lane:
         """
         if self._since != self.last:
             self._since, self._armed = self.last, {}
-        n = self._armed[function] = self._armed.get(function, 0) + 1
+        armed = self._armed
+        armed[function] = n = armed[function] + 1 if function in armed else 1  # no handler is called in between
         return self.last, n
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -924,7 +925,8 @@ class Recording:
         """Wrap a live step that may have an effect."""
         spec = step.spec
         if spec.side_effect == "irreversible" and not once_of(spec) and not isinstance(step, UndoingStep):
-            self._effects.append((step.seq, step.scope.parent, step.scope.lane))
+            # The threads come here in any order: which one is on the device first says nothing.
+            insort(self._effects, (step.seq, step.scope.parent, step.scope.lane))
         return step if begun is None else EffectStep(step, begun)
 
     @property
@@ -1368,8 +1370,12 @@ class Recording:
             self._lanes.append(lane)
 
     def _name(self, lane: Lane, parent: int, process: bool = False) -> int:
-        """Write the entry that gives ``lane`` the next number; return the number."""
-        number = self._last_lane + 1
+        """Write the entry that gives ``lane`` the next number; return the number.
+
+        A signal handler may raise, or give a lane a number itself, after any call in here. So the number is taken
+        before the entry is written, and no other lane gets it, though this one may get a second one: that counts.
+        """
+        number = self._last_lane = self._last_lane + 1
         about = {"id": number, "parent": parent, "name": lane.name, "n": lane.n}
         if lane.under:
             about["under"] = lane.under
@@ -1377,8 +1383,12 @@ class Recording:
             about["process"] = True
         if lane.parent is not None and not lane.parent.last:
             about["since"] = lane.begun_at  # is all that the parent does to wait for it?
-        self._part("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
-        self._last_lane = number
+        try:
+            self._part("lane", parent, lane.under or ROOT, b',"input":%b' % orjson.dumps(about))
+        except LogWriteError:
+            if self._last_lane == number:
+                self._last_lane -= 1
+            raise
         return number
 
     def place(self, lane: Lane, *, hop: bool = False) -> bytes:
