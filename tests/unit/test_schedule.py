@@ -446,3 +446,34 @@ def test_an_event_waits_for_the_steps_before_it() -> None:
     assert made[4]
     assert order.reordered == []
     thread.join()
+
+
+def test_a_wait_without_room_for_another_thread_is_no_end_of_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system has no thread for who watches the others, the wait says so; the next one tries again."""
+    order, said = schedule(1, 2), []
+    alone = threading.Barrier(2)
+
+    def first() -> None:
+        alone.wait()
+        with pytest.raises(RuntimeError, match="start new thread"):
+            order.wait(2)
+        said.append("refused")
+        monkeypatch.undo()
+        order.wait(2)
+        said.append("came")
+
+    def second() -> None:
+        order.threads.join()
+        alone.wait()
+        while not said:
+            time.sleep(0.001)
+        order.wait(1)
+        said.append("second")
+
+    def refuses(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("tracekit._runtime.schedule.start_new_thread", refuses)
+    in_threads(first, second)
+    assert said[0] == "refused"
+    assert {*said} == {"refused", "came", "second"}

@@ -106,6 +106,7 @@ def _in_child() -> None:
     for session, _ in followed:  # whatever else fails, nothing may be written to a file of the parent
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
+        session.redactor.forked()
     if ticket is not None:
         left_by_fork()
     for session, store in followed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from base64 import b32encode, b64decode
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -600,7 +599,8 @@ class Redactor:
         placeholders: Placeholders | None = None,
     ) -> None:
         self._user: Final = patterns_of(patterns)
-        self._lock: Final = threading.Lock()
+        # Reentrant: a signal handler or a finalizer may send a request while its own thread learns from one.
+        self._lock = _reality.OwnLock()
         self._seen: Final[set[str]] = set()
         self._others: Final[dict[tuple[re.Pattern[str], ...], Redactor]] = {}
         #: The redactor that learns for this one.
@@ -611,7 +611,7 @@ class Redactor:
         #: Equal states redact equally; replaced whenever something is learned. ``None``: only the built-in kinds.
         self.state: object = object() if self._user or self.known else None
         #: ``suspicious`` for encoded JSON without base64 data. Read it anew each time: learning replaces it.
-        self.look: Callable[[bytes], bool] = self._looker()
+        self.look: Callable[[bytes], bool] = self._looker(self.known)
 
     @classmethod
     @_reality.off_loop()
@@ -649,35 +649,39 @@ class Redactor:
         for text in placeholders:
             self.placeholders.keep(text)
         if self.placeholders:
-            self.look = self._looker()
+            self.look = self._looker(self.known)
 
     def stand_for(self, value: str, placeholder: str) -> None:
         """Note that a placeholder of the trace stands for ``value`` in this process."""
         with self._lock:
             value = self.placeholders.stand_for(value, placeholder)
-            if _worth(value):
-                self.known = self.known.plus([(value, "environment")])
-            self.look = self._looker()
-            self.state = object()
+            known = self.known.plus([(value, "environment")]) if _worth(value) else self.known
+            self._know(known, anew=True)
 
-    def _looker(self) -> Callable[[bytes], bool]:
+    def _know(self, known: KnownSecrets, *, anew: bool = False) -> None:
+        if known is not self.known or anew:
+            look, state = self._looker(known), object()
+            # Together: no signal handler is called between these.
+            self.known, self.look, self.state = known, look, state
+
+    def _looker(self, known: KnownSecrets) -> Callable[[bytes], bool]:
         if self._user:
             return _always
         first = _hot_or_kept if self.placeholders else look(True)
-        return self.known.looker(first) if self.known else first
+        return known.looker(first) if known else first
+
+    def forked(self) -> None:
+        """Renew the lock in a forked child: a thread that held it does not run there."""
+        self._lock = _reality.OwnLock()
 
     def learn(self, credential: str) -> None:
         """Redact ``credential``, the value of a header just sent, or a password just typed, from now on. Thread-safe."""
         if credential in self._seen:
             return
         with self._lock:
-            if len(self._seen) < 1024:
+            self._know(self.known.plus(of_header(credential)))
+            if len(self._seen) < 1024:  # last: if this is interrupted, the credential is learned the next time
                 self._seen.add(credential)
-            known = self.known.plus(of_header(credential))
-            if known is not self.known:
-                self.known = known
-                self.look = self._looker()
-                self.state = object()
 
     @property
     def version(self) -> tuple[object, ...]:
@@ -748,7 +752,7 @@ class Redactor:
         known = bool(self.placeholders)
         text = self.placeholders.of(value)
         if not known:  # search for it from now on
-            self._run.look = self._run._looker()
+            self._run.look = self._run._looker(self._run.known)
         return text
 
     def redact(self, tree: Tree) -> tuple[Tree, list[Mark]]:

@@ -743,7 +743,11 @@ class Schedule:
             if self._closed:
                 return
             self._observing = True
-        start_new_thread(self._look_on, ())
+        try:
+            start_new_thread(self._look_on, ())
+        except BaseException:  # there are too many threads: the next request tries again
+            self._observing = False
+            raise
 
     def _nudge(self) -> None:
         if locked(self._poke):
