@@ -393,3 +393,40 @@ def test_tasks_that_outlive_what_their_block_runs_end_with_it(place: Place, how:
     entry = ["--entry", "handler:handle"] if how == "entry" else []
     replayed = place.cli("replay", place.run, *entry)
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
+
+
+def test_a_limit_on_the_size_of_files_ends_the_log_and_not_the_program(place: Place) -> None:
+    """What the program writes below the limit is written, its own write beyond it fails as without tracekit, and the end
+    says which log lacks how much, and what to do."""
+    place.program(
+        """
+import os, resource
+from tracekit import traced_tool
+
+@traced_tool(side_effect="read_only")
+def look(n):
+    return "x" * n
+
+look(900)
+limit = os.path.getsize(next(one.path for one in os.scandir(os.environ["TRACEKIT_DIR"] + "/runs") if one.name.endswith(".jsonl")))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+print(len(look(900)), len(look(800)))
+with open("small", "w") as file:
+    file.write("here")
+try:
+    with open("large", "wb", buffering=0) as file:
+        file.write(b"x" * limit)
+        file.write(b"x")
+except OSError as error:
+    print(error.strerror)
+print(open("small").read())
+"""
+    )
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, done.stdout) == (2, "900 800\nFile too large\nhere\n"), done.stderr
+    (run,) = place.runs
+    assert f"{run} can't be written: [Errno 27] File too large" in done.stderr
+    assert re.search(r"; [2-9] calls or readings are missing from it\n", done.stderr)
+    assert "raise the limit on the size of files of the process (`ulimit -f`) before the next run" in done.stderr
+    assert "free space" not in done.stderr
+    assert place.cli("verify", "last").returncode == 3

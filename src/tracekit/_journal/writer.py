@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from errno import EFBIG
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import orjson
@@ -56,15 +57,19 @@ _INTERRUPTED: Final = 0.1
 _IDLE: Final = 20
 
 
-_MEND: Final = (
-    "free space or repair the device, then resume this run or start a new one; what was written before is intact"
-)
-_WAITS: Final = (
-    "free space or repair the device: the entries kept in memory are then written first, and the run continues"
-)
+_MEND: Final = "{}, then resume this run or start a new one; what was written before is intact"
+_WAITS: Final = "{}: the entries kept in memory are then written first, and the run continues"
 _GONE: Final = (
     "leave the store, and descriptors that are not the program's own, alone while a run is going on; start a new one"
 )
+
+
+def making_room(cause: BaseException | None) -> str:
+    """Return what to do where the log can't be written for this reason."""
+    if isinstance(cause, OSError) and cause.errno == EFBIG:
+        return "raise the limit on the size of files of the process (`ulimit -f`)"
+    return "free space or repair the device"
+
 
 _stat: Final = _reality.stat
 _time_ns: Final = _reality.time_ns
@@ -385,14 +390,16 @@ class Journal(Chain):
                 system.ftruncate(self._fd, self._end[3])
             except OSError as second:
                 self._break(f"a torn line could not be cut back: {second}")
-        raise self._error(str(error)) from error
+        raise self._error(str(error), error) from error
 
-    def _error(self, why: str) -> LogWriteError:
+    def _error(self, why: str, cause: OSError | None = None) -> LogWriteError:
         return LogWriteError(
             f"the log {self.path} can't be written: {why}{self._missing_text()}",
             run_id=self.run_id,
             path=self.path,
-            next_action=_GONE if self._gone else _WAITS if self._kept and self._broken is None else _MEND,
+            next_action=_GONE
+            if self._gone
+            else (_WAITS if self._kept and self._broken is None else _MEND).format(making_room(cause)),
         )
 
     def _missing_text(self) -> str:

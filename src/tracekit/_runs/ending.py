@@ -21,6 +21,7 @@ from .._capture import guard
 from .._journal import store as files
 from .._journal.entry import ENDS, meta_of
 from .._journal.store import Store, segment_in
+from .._journal.writer import making_room
 from .._lazy import NamedTuple, expression
 from .._runtime.boundary import BY_CHANCE, Crossing, by_chance, crossings_of, reaches_the_network, sentences, uncaptured
 from .._runtime.inputs import OwnFiles
@@ -110,9 +111,10 @@ def end_log(
         journal.close()
     except LogWriteError as unwritten:
         if not isinstance(error, LogWriteError):
-            unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}")
+            lost = f"; {journal.lost} calls or readings are missing from it" if journal.lost else ""
+            unwritten.reword(f"run {journal.run_id} has no end: {unwritten.what}{lost}")
             unwritten.next_action = (
-                "free space or repair the device before the next run: what was written before is intact. `tracekit in-doubt` lists the "
+                f"{making_room(unwritten.__cause__)} before the next run: what was written before is intact. `tracekit in-doubt` lists the "
                 "effects whose outcome is not in the log"
             )
             raise
