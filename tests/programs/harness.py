@@ -47,6 +47,8 @@ class Row:
     says: Callable[[dict[str, Any]], Any] | None = None
     #: Whether it asks its server for anything. One that does, and was not heard, has tested nothing.
     asks: bool = True
+    #: Scripts that it starts, beside those that have its name.
+    files: tuple[str, ...] = ()
     #: A script that serves it beside the provider; it gets a port and the file in which it writes a line for each request.
     server: str = ""
     #: ``MODULE:FUNCTION`` of the runs that the program makes itself, where it is not one run as a whole: each is replayed alone.
@@ -219,7 +221,7 @@ class Place:
             kept.rename(store)
 
     def _lay(self) -> None:
-        for path in SCRIPTS.glob(f"{self.row.name}*"):
+        for path in (*SCRIPTS.glob(f"{self.row.name}*"), *(SCRIPTS / name for name in self.row.files)):
             if path.is_dir():
                 shutil.copytree(path, self.work / path.name)
             else:

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 async def main():
     client = MultiServerMCPClient(
         {
-            "near": {"transport": "stdio", "command": sys.executable, "args": ["langchain_mcp_server.py"]},
+            "near": {"transport": "stdio", "command": sys.executable, "args": ["depths_server.py"]},
             "far": {"transport": "streamable_http", "url": os.environ["SERVER_URL"] + "/mcp"},
         }
     )

@@ -8,7 +8,7 @@ from mcp.client.stdio import stdio_client
 
 
 async def main():
-    server = StdioServerParameters(command=sys.executable, args=["mcp_stdio_server.py"])
+    server = StdioServerParameters(command=sys.executable, args=["depths_server.py"])
     async with stdio_client(server) as streams, ClientSession(*streams) as session:
         await session.initialize()
         print([tool.name for tool in (await session.list_tools()).tools])

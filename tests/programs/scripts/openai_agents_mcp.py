@@ -10,7 +10,7 @@ set_default_openai_api("chat_completions")
 
 
 async def main():
-    params = {"command": sys.executable, "args": ["openai_agents_mcp_server.py"]}
+    params = {"command": sys.executable, "args": ["depths_server.py"]}
     async with MCPServerStdio(name="depths", params=params, cache_tools_list=True) as server:
         scout = Agent(name="scout", model="gpt-4o", mcp_servers=[server])
         print([tool.name for tool in await server.list_tools()])

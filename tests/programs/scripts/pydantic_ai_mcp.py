@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 
-server = MCPToolset(Path("pydantic_ai_mcp_server.py"), init_timeout=60)
+server = MCPToolset(Path("depths_server.py"), init_timeout=60)
 agent = Agent("openai-chat:gpt-4o", toolsets=[server], instructions="Be brief.")
 
 

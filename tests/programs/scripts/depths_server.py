@@ -1,4 +1,4 @@
-"""Says how deep places are, each time something else."""
+"""An MCP server by stdio: says how deep places are, each time something else."""
 
 import random
 
@@ -17,4 +17,4 @@ def depth(place: str) -> str:
 
 
 if __name__ == "__main__":
-    server.run(transport="stdio")
+    server.run()
