@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -759,6 +760,49 @@ def test_unknown_refuses() -> None:
     ):  # fmt: skip
         with pytest.raises(TypeError):
             compiled.unknown(*wrong)
+
+
+@given(first=st.integers(1, (1 << 32) - 50), flags=st.binary(max_size=40), width=st.sampled_from([4, 8]))
+def test_numbered(first: int, flags: bytes, width: int) -> None:
+    """The numbers whose flag is set, as an array has them."""
+    expected = [number for number, flag in enumerate(flags, first) if flag]
+    for form in (compiled, pure):
+        assert array({4: "I", 8: "Q"}[width], form.numbered(first, flags, width)).tolist() == expected
+
+
+@given(data=st.data(), first=st.integers(1, 40), size=st.integers(0, 40))
+def test_siblings_and_answers(data: st.DataObject, first: int, size: int) -> None:
+    """The tree of the entries, and which answers which, are the same in both forms, and so is what is left in the arrays."""
+    earlier = st.integers(0, first + size - 1)
+    parents, known = (data.draw(st.lists(earlier, min_size=n, max_size=n)) for n in (size, first + size))
+    flags = data.draw(st.binary(min_size=size, max_size=size))
+    found = []
+    for form in (compiled, pure):
+        children, answers = array("I", known), array("I", known)
+        tied = array("I", form.siblings(children, first, array("I", parents)))
+        found.append((tied, children, form.answered(answers, first, array("I", parents), flags), answers))
+    assert found[0] == found[1]
+
+
+def test_columns_of_an_index_refuse() -> None:
+    """A number beyond the array, and what is no array of numbers of 32 bits, is a mistake of the caller's."""
+    for form in (compiled, pure):
+        with pytest.raises(IndexError):
+            form.siblings(array("I", [0, 0]), 1, array("I", [2]))
+        with pytest.raises(IndexError):
+            form.answered(array("I", [0, 0]), 1, array("I", [2]), b"\1")
+        with pytest.raises(IndexError):
+            form.answered(array("I", [0, 0]), 2, array("I", [1]), b"\1")
+    one = array("I", [0])
+    for call, wrong in (
+        (compiled.numbered, (1, "ab", 4)), (compiled.numbered, (1, b"ab", 2)), (compiled.numbered, (1, b"ab")),
+        (compiled.siblings, (array("Q", [0]), 1, one)), (compiled.siblings, (one, 1, array("Q", [0]))),
+        (compiled.siblings, (one, "1", one)), (compiled.siblings, (b"1234", 1, one)),
+        (compiled.answered, (array("Q", [0]), 1, one, b"1")), (compiled.answered, (one, 1, array("Q", [0]), b"1")),
+        (compiled.answered, (one, 1, one, "1")), (compiled.answered, (one, 1, one)),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            call(*wrong)
 
 
 class Taken:

@@ -68,7 +68,7 @@ __all__ = [
 #
 # One pass over a trace that verifies every line, in memory bounded by the longest line.
 
-_BUFFER: Final = 1 << 20
+_BUFFER: Final = 1 << 18
 #: Added to the buffer for a small file.
 _SMALL: Final = 1 << 12
 TAIL: Final = SUFFIX + 1

@@ -583,8 +583,158 @@ done:
     return result;
 }
 
+/* -- columns of an index ------------------------------------------------------------------------------------------- */
+
+/* The 32-bit numbers of an array. The caller releases the view. */
+static int
+view_numbers(PyObject *numbers, Py_buffer *view, int flags)
+{
+    if (PyObject_GetBuffer(numbers, view, flags) < 0) {
+        return -1;
+    }
+    if (view->itemsize != sizeof(uint32_t)) {
+        PyBuffer_Release(view);
+        PyErr_SetString(PyExc_TypeError, "an array of numbers of 32 bits is needed");
+        return -1;
+    }
+    return 0;
+}
+
+static Py_ssize_t
+count_of(const Py_buffer *view)
+{
+    return view->len / (Py_ssize_t)sizeof(uint32_t);
+}
+
+PyDoc_STRVAR(numbered_doc, "numbered(first, flags, width, /)\n--\n\nSee pure.numbered.");
+
+static PyObject *
+numbered(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given, *found;
+    Py_ssize_t size, width, count = 0;
+    unsigned long long first;
+    const char *flags;
+    if (!PyArg_ParseTuple(args, "KSn:numbered", &first, &given, &width) || read_bytes(given, &flags, &size) < 0) {
+        return NULL;
+    }
+    if (width != sizeof(uint32_t) && width != sizeof(uint64_t)) {
+        PyErr_SetString(PyExc_ValueError, "numbers have 4 or 8 bytes");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        count += flags[i] != 0;
+    }
+    if ((found = PyBytes_FromStringAndSize(NULL, count * width)) == NULL) {
+        return NULL;
+    }
+    char *at = PyBytes_AsString(found);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (flags[i]) {
+            uint64_t number = first + (uint64_t)i;
+            uint32_t narrow = (uint32_t)number;
+            memcpy(at, width == sizeof(narrow) ? (const void *)&narrow : (const void *)&number, (size_t)width);
+            at += width;
+        }
+    }
+    return found;
+}
+
+PyDoc_STRVAR(siblings_doc, "siblings(first_child, first, parents, /)\n--\n\nSee pure.siblings.");
+
+static PyObject *
+siblings(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *children, *given;
+    unsigned long first;
+    Py_buffer into, from;
+    if (!PyArg_ParseTuple(args, "OkO:siblings", &children, &first, &given) || view_numbers(children, &into, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    if (view_numbers(given, &from, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&into);
+        return NULL;
+    }
+    PyObject *found = PyBytes_FromStringAndSize(NULL, from.len);
+    if (found != NULL) {
+        uint32_t *child = into.buf, *next = (uint32_t *)(void *)PyBytes_AsString(found);
+        const uint32_t *parents = from.buf;
+        for (Py_ssize_t i = 0; i < count_of(&from); i++) {
+            if ((Py_ssize_t)parents[i] >= count_of(&into)) {
+                PyErr_SetString(PyExc_IndexError, "array index out of range");
+                Py_CLEAR(found);
+                break;
+            }
+            next[i] = parents[i] ? child[parents[i]] : 0;
+            if (parents[i]) {
+                child[parents[i]] = (uint32_t)first + (uint32_t)i;
+            }
+        }
+    }
+    PyBuffer_Release(&into);
+    PyBuffer_Release(&from);
+    return found;
+}
+
+/* Append a number to a list. */
+static int
+add_number(PyObject *list, uint32_t number)
+{
+    PyObject *one = PyLong_FromUnsignedLong(number);
+    int added = one == NULL ? -1 : PyList_Append(list, one);
+    Py_XDECREF(one);
+    return added;
+}
+
+PyDoc_STRVAR(answered_doc, "answered(answer, first, steps, flags, /)\n--\n\nSee pure.answered.");
+
+static PyObject *
+answered(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *answers, *given, *marked, *former = PyList_New(0);
+    Py_ssize_t size;
+    unsigned long first;
+    const char *flags;
+    Py_buffer into, from;
+    if (former == NULL || !PyArg_ParseTuple(args, "OkOS:answered", &answers, &first, &given, &marked)
+        || read_bytes(marked, &flags, &size) < 0 || view_numbers(answers, &into, PyBUF_WRITABLE) < 0) {
+        Py_XDECREF(former);
+        return NULL;
+    }
+    if (view_numbers(given, &from, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&into);
+        Py_DECREF(former);
+        return NULL;
+    }
+    uint32_t *answer = into.buf;
+    const uint32_t *steps = from.buf;
+    for (Py_ssize_t i = 0; i < count_of(&from) && i < size; i++) {
+        Py_ssize_t seq = (Py_ssize_t)first + i, step = steps[i];
+        if (!flags[i]) {
+            continue;
+        }
+        if (step >= count_of(&into) || seq >= count_of(&into)) {
+            PyErr_SetString(PyExc_IndexError, "array index out of range");
+            Py_CLEAR(former);
+            break;
+        }
+        if (answer[step] && add_number(former, answer[step]) < 0) {
+            Py_CLEAR(former);
+            break;
+        }
+        answer[step] = (uint32_t)seq;
+        answer[seq] = (uint32_t)step;
+    }
+    PyBuffer_Release(&into);
+    PyBuffer_Release(&from);
+    return former;
+}
+
 static PyMethodDef functions[] = {
+    {"answered", answered, METH_VARARGS, answered_doc},
     {"columns", columns_of, METH_VARARGS, columns_doc},
+    {"numbered", numbered, METH_VARARGS, numbered_doc},
+    {"siblings", siblings, METH_VARARGS, siblings_doc},
     {NULL, NULL, 0, NULL},
 };
 

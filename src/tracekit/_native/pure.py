@@ -7,7 +7,7 @@ import re
 import sys
 from _thread import allocate_lock
 from hashlib import sha256
-from itertools import groupby
+from itertools import compress, count, groupby
 from operator import itemgetter, methodcaller
 from sys import _getframe
 from sys import modules as _modules
@@ -33,6 +33,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
+    from array import array
     from collections import deque
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from threading import Lock, RLock
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Chain",
     "Pieces",
+    "answered",
     "as_it_is",
     "collected",
     "columns",
@@ -55,6 +57,7 @@ __all__ = [
     "line",
     "nearest",
     "noted",
+    "numbered",
     "of_text",
     "owner",
     "parts",
@@ -65,6 +68,7 @@ __all__ = [
     "repeated",
     "sha256_hex",
     "shallow",
+    "siblings",
     "spaced",
     "survey",
     "unknown",
@@ -138,6 +142,40 @@ def columns(
     over examining each line, so nothing is returned here.
     """
     return None
+
+
+def _array(kind: str, numbers: Iterable[int] = ()) -> array[int]:
+    from array import array  # which a program that only records has no need of
+
+    return array(kind, numbers)
+
+
+def numbered(first: int, flags: bytes, width: int) -> bytes:
+    """Return the numbers from ``first`` on, one for each flag, whose flag is not 0, in so many bytes each (4 or 8)."""
+    return _array({4: "I", 8: "Q"}[width], compress(count(first), flags)).tobytes()
+
+
+def siblings(first_child: array[int], first: int, parents: array[int]) -> bytes:
+    """Return, for the entries from ``first`` on, which have these ``parents`` (0: none), the first child of the parent up to
+    then (0: none), in 4 bytes each; ``first_child``, by parent, is kept up to date. All are numbers of 32 bits."""
+    found = _array("I")
+    for seq, parent in enumerate(parents, first):
+        found.append(first_child[parent] if parent else 0)
+        if parent:
+            first_child[parent] = seq
+    return found.tobytes()
+
+
+def answered(answer: array[int], first: int, steps: array[int], flags: bytes) -> list[int]:
+    """Have those entries from ``first`` on whose flag is not 0 answer their ``steps``: ``answer`` leads from each to the
+    other. Return the former answers of these steps."""
+    former = []
+    for seq, step in compress(enumerate(steps, first), flags):
+        if answer[step]:
+            former.append(answer[step])
+        answer[step] = seq
+        answer[seq] = step
+    return former
 
 
 class Chain:

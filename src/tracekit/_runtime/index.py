@@ -26,8 +26,9 @@ from .._journal.entry import (
 )
 from .._journal.reader import EntryBlock, Trace
 from .._journal.store import beside
+from .._native import answered, numbered, siblings
 from .lane import CALLBACK, IMPORT, Lane
-from .places import PlaceIndex
+from .places import STEP_WIDTH, PlaceIndex
 
 __all__ = [
     "EVENT",
@@ -74,6 +75,10 @@ _OF_STEP: Final = bytes([0, *(part != "" for _, _, part in _TAKEN.values())]).lj
 _IS_EVENT: Final = bytes(role == EVENT for role in range(256))
 _IS_STEP: Final = bytes(role in (INTENT, SINGLE) for role in range(256))
 _NOT_BEGINNING: Final = bytes(number for number in range(256) if not _IS_STEP[_ROLES[number]])
+#: For each number, a table that translates that one to 1, and the others to 0.
+_IS_NUMBER: Final = [bytes(number) + b"\1" + bytes(255 - number) for number in range(len(_FAMILIES))]
+#: The bytes of a ``seq`` in an array.
+_WIDTH: Final = array("I").itemsize
 #: Shorter ranges of entries are handled one by one.
 _MIN_RANGE: Final = 8
 
@@ -222,24 +227,21 @@ class Index:
         self.lane.extend(lanes)
         for column in (self.answer, self.next_chunk, self._first_child):
             column.extend(nothing)
-        first_child, add_sibling = self._first_child, self._next_sibling.append
-        for seq, parent in zip(seqs, block.parents[start:end], strict=True):
-            add_sibling(first_child[parent] if parent else 0)
-            if parent:
-                first_child[parent] = seq
+        first = seqs.start
+        self._next_sibling.frombytes(siblings(self._first_child, first, block.parents[start:end]))
         self._take_ends(kinds, seqs, block.steps[start:end])
-        self.events.extend(compress(seqs, roles.translate(_IS_EVENT)))
+        self.events.frombytes(numbered(first, roles.translate(_IS_EVENT), _WIDTH))
         begun = roles.translate(_IS_STEP)
-        self.steps.extend(compress(seqs, begun))
+        self.steps.frombytes(numbered(first, begun, _WIDTH))
         if lanes.count(lanes[0]) == len(lanes):
             lane = lanes[0]
-            if items := [*compress(seqs, roles)]:
-                self.items.setdefault(lane, array("I")).extend(items)
+            if items := numbered(first, roles, _WIDTH):
+                self.items.setdefault(lane, array("I")).frombytes(items)
             for number in {*kinds.translate(None, _NOT_BEGINNING)}:
-                found = compress(seqs, map(number.__eq__, kinds))
-                self.intents.setdefault((lane, _FAMILIES[number]), array("I")).extend(found)
+                found = numbered(first, kinds.translate(_IS_NUMBER[number]), _WIDTH)
+                self.intents.setdefault((lane, _FAMILIES[number]), array("I")).frombytes(found)
             if 1 in begun:
-                self.places.all_steps(compress(seqs, begun), lane)
+                self.places.all_steps(numbered(first, begun, STEP_WIDTH), lane)
             return
         for seq, lane, role, number in zip(seqs, lanes, roles, kinds, strict=True):
             if role != OTHER:
@@ -252,6 +254,9 @@ class Index:
         """Take chunks and outcomes, as ``_step`` does."""
         answer, last_chunk = self.answer, self._last_chunk
         of_step = kinds.translate(_OF_STEP)
+        if not (last_chunk or self.repeated or 1 in kinds.translate(_CHUNKS)):  # mostly so
+            self.overridden.update(answered(answer, seqs.start, steps, of_step))
+            return
         for seq, step, is_chunk in compress(zip(seqs, steps, kinds.translate(_CHUNKS), strict=True), of_step):
             if is_chunk:
                 self.next_chunk[last_chunk.get(step, step)] = seq

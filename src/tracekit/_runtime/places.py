@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-__all__ = ["PlaceIndex"]
+__all__ = ["STEP_WIDTH", "PlaceIndex"]
+
+#: The bytes of a step's number.
+STEP_WIDTH: Final = 8
 
 
 class PlaceIndex:
@@ -158,9 +161,9 @@ class PlaceIndex:
         """Add the next step of a lane."""
         self._steps.setdefault(lane, array("Q")).append(seq)
 
-    def all_steps(self, seqs: Iterable[int], lane: int) -> None:
-        """Add the next steps of a lane."""
-        self._steps.setdefault(lane, array("Q")).extend(seqs)
+    def all_steps(self, seqs: bytes, lane: int) -> None:
+        """Add the next steps of a lane, in ``STEP_WIDTH`` bytes each."""
+        self._steps.setdefault(lane, array("Q")).frombytes(seqs)
 
     def steps_of(self, lane: int) -> Sequence[int]:
         return self._steps.get(lane, ())
