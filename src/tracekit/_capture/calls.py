@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 from .._runtime.callsite import caller
 from .._runtime.effects import Begun
 from .._runtime.process import process
-from .._runtime.session import Outcome, Scope, current, enter, here, in_own_lane, running_lane
+from .._runtime.session import Outcome, Scope, Uncounted, current, enter, here, in_own_lane
 from .._runtime.step import Request, Spec
 from .._values import exception_text, to_json
 from ..errors import ContractViolationError, DivergenceError, NotReplayableError, ReplayError, TraceExhaustedError
@@ -189,10 +189,7 @@ def resumed(iterator: Any, first: Any, scope: Scope | None) -> Generator[Any, An
     ``scope`` is the one in which it began (by now it may be inside another call). Until it has ended, the running lane is
     inside the live call of that scope, if it has one.
     """
-    lane = None if scope is None or not scope.live else running_lane(scope)
-    if lane is not None:
-        lane.inside += 1
-    try:
+    with Uncounted(scope if scope is not None and scope.live else None):
         while True:
             try:
                 sent = yield first
@@ -211,9 +208,6 @@ def resumed(iterator: Any, first: Any, scope: Scope | None) -> Generator[Any, An
                 return stop.value
             finally:
                 del resume  # it has the exception, whose traceback has this frame
-    finally:
-        if lane is not None:
-            lane.inside -= 1
 
 
 # -- generators --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from .._reality import wake
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.loop_queue import LoopQueue
-from .._runtime.session import Scope, current, enter, outside_the_run, running_lane
+from .._runtime.session import Scope, Uncounted, current, enter, outside_the_run
 from .callers import by_asyncio, by_tracekit
 from .leftovers import by_finalizer, collecting, for_finalizer
 from .patch import AttributePatch, Patch, ReversiblePatch, Switch
@@ -891,27 +891,22 @@ async def _arriving(scope: Scope, call: Entered, made: Any, *, shielded: bool) -
     turn: Any = scope.session.arm(scope, f"future.arrival:{call.lane.name}", 0)
     cut_off = _cut_off(scope, call)
     error: BaseException | None = None
-    # Nothing is counted during the wait, as inside a live call.
     token = enter(scope.inside(scope.parent or 1, live=True))
-    lane = running_lane(scope)
-    if lane is not None:
-        lane.inside += 1
     try:
-        try:
-            result = await made
-        except asyncio.CancelledError:  # its result is dropped
-            raise
-        except BaseException as raised:
-            error = raised
-        if cut_off is not None and cut_off.comes:
-            await _held(cut_off)
+        with Uncounted(scope):
+            try:
+                result = await made
+            except asyncio.CancelledError:  # its result is dropped
+                raise
+            except BaseException as raised:
+                error = raised
+            if cut_off is not None and cut_off.comes:
+                await _held(cut_off)
     except asyncio.CancelledError:
         if cut_off is not None:
             _note(cut_off)
         raise
     finally:
-        if lane is not None:
-            lane.inside -= 1
         current.reset(token)
     hop = not (call.lane.captured or call.lane.last)
     if turn.comes or not (turn.live or hop or _is_around(call, scope.lane, turn)):

@@ -17,7 +17,7 @@ from .loop_queue import LoopQueue
 from .places import PlaceIndex
 from .process import process
 from .progress import Progress
-from .session import current, enter, running_lane
+from .session import Uncounted, current, enter
 from .threads import MonitoredThread, ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
@@ -294,27 +294,21 @@ class Schedule:
         ticket.future, ticket.lane = future, lane
         scope = current.get()
         # Waiting for an event is inside the live call: the callback that wakes the task counts for no lane.
-        token, here = None, None
-        if scope is not None:
-            here = running_lane(scope)
-            if here is not None:
-                here.inside += 1
-            token = enter(scope.inside(scope.parent or 1, live=True))
-        if seq is not None:
-            self.progress.queue(loop).expect(future)
-        self._ask(ticket)
-        try:
-            await future
-        except BaseException:
-            if ticket.seq is None or not self._taken(ticket):
-                self._withdraw(ticket, delivered=True)
-                raise
-            # the consequences of a cancellation were recorded
-        finally:
-            if token is not None:
-                current.reset(token)
-            if here is not None:
-                here.inside -= 1
+        token = None if scope is None else enter(scope.inside(scope.parent or 1, live=True))
+        with Uncounted(scope):
+            if seq is not None:
+                self.progress.queue(loop).expect(future)
+            self._ask(ticket)
+            try:
+                await future
+            except BaseException:
+                if ticket.seq is None or not self._taken(ticket):
+                    self._withdraw(ticket, delivered=True)
+                    raise
+                # the consequences of a cancellation were recorded
+            finally:
+                if token is not None:
+                    current.reset(token)
         if self._failed:
             raise self._failure()
         if self.signals is not None:

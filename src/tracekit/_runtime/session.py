@@ -52,6 +52,7 @@ __all__ = [
     "Step",
     "ThreadHooks",
     "Timer",
+    "Uncounted",
     "UndoLog",
     "Unfinished",
     "WrittenLog",
@@ -70,7 +71,6 @@ __all__ = [
     "owner",
     "passing",
     "placed",
-    "running_lane",
     "undoing",
 ]
 
@@ -1078,6 +1078,24 @@ def running_lane(scope: Scope) -> Lane | None:
     stream which this one reads on."""
     lane, me = scope.lane, owner()
     return lane if lane.owner in (me, 0) else lane.owned.get(me)
+
+
+class Uncounted:
+    """A block in which the running lane is inside a live call of ``scope``: its callbacks count for nobody. ``None``: they
+    count as ever."""
+
+    __slots__ = ("_lane",)
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._lane: Final = None if scope is None else running_lane(scope)
+
+    def __enter__(self) -> None:
+        if self._lane is not None:
+            self._lane.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        if self._lane is not None:
+            self._lane.inside -= 1
 
 
 def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
