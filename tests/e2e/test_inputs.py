@@ -637,6 +637,10 @@ def test_a_file_that_the_system_makes_at_each_reading(place: Place) -> None:
     replayed = place.cli("replay", "last")
     assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
     assert "exact, 1 file of the system as it was" in replayed.stderr
+    place.program(f"{TOOL}\nprint(os.listdir(f'/proc/{{os.getpid()}}/ns'), charge(1))")
+    place.cli("run", "agent.py")
+    replayed = place.cli("replay", "last")
+    assert "exact (1 step matched)" in replayed.stderr, replayed.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

@@ -326,9 +326,12 @@ class _Files:
 
     def named(self, where: str) -> tuple[str, bool]:
         """Return a path's recorded name, and whether it is in the working directory: then it is relative, so that a run
-        can be replayed elsewhere."""
+        can be replayed elsewhere. What the system says of the process is named without its number."""
         inside = where == self.directory or where.startswith(self.directory + os.sep)
-        return (os.path.relpath(where, self.directory) if inside else where), inside
+        if inside:
+            return os.path.relpath(where, self.directory), True
+        mine = f"/proc/{os.getpid()}"
+        return ("/proc/self" + where[len(mine) :] if f"{where}/".startswith(f"{mine}/") else where), False
 
 
 class _Running:
@@ -556,7 +559,6 @@ def _input(scope: Scope, path: Any, file: Any) -> Any:
             return None if file is None else _AS_IT_IS
         files = scope.session.state.extras.of(_Files)
         name, inside = files.named(where)
-        name = name.replace(f"/proc/{os.getpid()}/", "/proc/self/")
         keep = scope.session.recording and (inside or own.made_around(where))
         _look_meanwhile(scope, where, read=True)
         value = None if file is None else _state(files, name, file if type(file) is int else file.fileno(), keep)
