@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import tracekit
 from tests.crash.agent import INEXACT, REFUSED, RUN
 from tests.support.ledger import effects, marks
 from tests.support.oracle import Log
-from tests.support.processes import command
+from tests.support.processes import started
 from tests.support.recovered import free_decision
 from tracekit import recovery
 from tracekit.integration import Store
@@ -87,13 +88,18 @@ class Commands(Agents):
             line = [*tracekit_line, *verb, RUN, "--store", f"{job['dir']}/store", "--", *program]
         os.makedirs(job["dir"], exist_ok=True)
         with open(f"{job['dir']}/errors", "ab") as errors:
-            process = subprocess.Popen(command(*line), stdout=errors, stderr=errors, env=self.environment, cwd=ROOT)
-            if job["delay"] is not None:
+            output = (errors.fileno(), errors.fileno())
+            # The process itself is killed, not one that has started it: it is gone when ``wait`` returns.
+            with started(*line, cwd=ROOT, env=self.environment, output=output) as fork:
+                if job["delay"] is None:
+                    return fork.wait()
+                death = threading.Timer(0.05 + 10 * job["delay"], fork.kill)
+                death.start()
                 try:
-                    process.wait(0.05 + 10 * job["delay"])
-                except subprocess.TimeoutExpired:
-                    process.kill()
-            return process.wait(60)
+                    return fork.wait()
+                finally:
+                    death.cancel()
+                    death.join()
 
     def fresh(self, job: dict[str, Any]) -> int:
         return self.live(job)

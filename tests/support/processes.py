@@ -107,11 +107,17 @@ def python(
 
 
 @contextmanager
-def started(*arguments: str, cwd: str | os.PathLike[str], imports: str = "") -> Iterator[Fork]:
+def started(
+    *arguments: str,
+    cwd: str | os.PathLike[str],
+    imports: str = "",
+    env: Mapping[str, str] | None = None,
+    output: Sequence[int] = (1, 2),
+) -> Iterator[Fork]:
     """``python *arguments`` without input, beside the test; it is gone when the block ends."""
     with open(os.devnull) as nothing:
-        request = {"arguments": arguments, "cwd": os.fspath(cwd), "variables": dict(os.environ)}
-        fork = Fork(_warm(imports), request, (nothing.fileno(), 1, 2))
+        request = {"arguments": arguments, "cwd": os.fspath(cwd), "variables": dict(os.environ if env is None else env)}
+        fork = Fork(_warm(imports), request, (nothing.fileno(), *output))
     with fork:
         try:
             yield fork
@@ -234,6 +240,7 @@ class Fork:
             connection.sendall(marshal.dumps(request))
             self._talk = connection.makefile("r")
         self.pid = int(self._talk.readline())
+        self._status: int | None = None
 
     def __enter__(self) -> Fork:
         return self
@@ -242,12 +249,15 @@ class Fork:
         self._talk.close()
 
     def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """Its status, as that of a ``subprocess.Popen``."""
-        return os.waitstatus_to_exitcode(int(self._talk.readline()))
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(int(self._talk.readline()))
+        return self._status
 
 
 def _communicated(
