@@ -937,6 +937,7 @@ def _watch(scope: Scope, files: _Files, root: str, step: int) -> None:
     running = scope.session.state.extras.of(_Running)
     if (step, root) not in running.watched and _look(scope, files, root, None):
         running.watched.add((step, root))
+        hooks.extend(_of_questions)
 
         def look(inside: Scope) -> None:
             running.ends(step, root)
@@ -980,6 +981,13 @@ def _look(scope: Scope, files: _Files, root: str, step: int | None) -> bool:
 
 # What a process changes while it runs is brought back in a replay at its end, since only then it is known. So a program that
 # asks again and again whether there is a file sees it then, and not in the round in which it saw it in the recording.
+
+
+def _of_questions() -> list[ReversiblePatch]:
+    """Patch ``os.stat`` and its like: once a process is captured, and to the end of the last run."""
+    return hooks.made(
+        "questions about files", lambda: [LatePatch(os, name, _asking) for name in ("stat", "lstat", "access")]
+    )
 
 
 def _asking(original: Any) -> Any:
@@ -1654,7 +1662,6 @@ def _always() -> list[ReversiblePatch]:
         *(LatePatch(os, name, _changing(("path",))) for name in ("remove", "unlink", "rmdir", "truncate")),
         *(LatePatch(os, name, _changing(("src", "dst"), made="dst")) for name in ("rename", "replace")),
         LatePatch(os, "mkdir", _making),
-        *(LatePatch(os, name, _asking) for name in ("stat", "lstat", "access")),
         AtRestore("files read", _forget),
     ]
 
