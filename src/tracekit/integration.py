@@ -168,6 +168,7 @@ if TYPE_CHECKING:
     from ._runtime.session import placed as placed
     from ._runtime.spending import Spending as Spending
     from ._runtime.step import HasSpecs as HasSpecs
+    from ._runtime.step import Note as Note
     from ._runtime.step import Request as Request
     from ._runtime.step import Spec as Spec
     from ._sources import is_tracekit as is_tracekit
@@ -214,6 +215,7 @@ _HOMES: Final = {
     "OpenRun": "_runs.by_hand",
     "Outcome": "_runtime.session",
     "Patch": "_capture.patch",
+    "Note": "_runtime.step",
     "PASSING": "_capture.http",
     "QueueClass": "_capture.plugins",
     "READS": "_journal.entry",

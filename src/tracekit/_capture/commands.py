@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from .._reality import off_loop
 from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here, outside_the_run
-from .._runtime.step import Request, Spec
+from .._runtime.step import Note, Request, Spec
 from .._values import to_json
 from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
@@ -410,7 +410,7 @@ class ProcessSteps:
 
     def signal(self, scope: Scope, number: int) -> None:
         """Record that the program is about to send the process a signal."""
-        scope.session.note(scope, "process.signal", self.path, input={"signal": number})
+        scope.session.note(scope, Note("process.signal", self.path, {"signal": number}))
 
     def wrap_pipes(self, process: Any, size: int) -> None:
         """Put the recording, or the log, below the file objects of the pipes of ``process``."""

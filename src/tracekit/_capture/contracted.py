@@ -20,7 +20,7 @@ from .._runtime.effects import Begun, Below, OpenCall
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.process import process
 from .._runtime.session import Scope, Session, body_of, current, here, in_call, innermost, outside_the_run
-from .._runtime.step import Request, Spec
+from .._runtime.step import Note, Request, Spec
 from .._values import dumps, exception_text, not_serialisable, to_json, without_order
 from ..errors import (
     BudgetExceededError,
@@ -1514,7 +1514,8 @@ def _note_fallback(call: Invocation, before: Point, one: Fallback, last: Done) -
 
 def _note(call: Invocation, kind: str, about: dict[str, Any], last: Done) -> None:
     if call.scope is not None:
-        call.scope.session.note(call.scope, kind, call.captured.spec.name, input=about, info={"step": last.seq})
+        note = Note(kind, call.captured.spec.name, about, info={"step": last.seq})
+        call.scope.session.note(call.scope, note)
 
 
 # -- drivers: synchronous and asynchronous -----------------------------------------------------------------------------

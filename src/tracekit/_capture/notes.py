@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from .._reality import off_loop
 from .._runtime.session import Scope, current, here
+from .._runtime.step import Note
 from ..errors import ContractViolationError
 
 __all__ = [
@@ -109,7 +110,7 @@ def validate(name: str, output: Any, schema: Any) -> None:
     scope = here()
     seq = None
     if scope is not None:
-        seq = scope.session.note(scope, "contract.violated", name, input=output, output=problem)
+        seq = scope.session.note(scope, Note("contract.violated", name, output, problem))
     raise ContractViolationError(
         f"the decision {name!r} does not satisfy its schema: {problem}",
         run_id=None if scope is None else scope.session.run_id,
@@ -159,7 +160,7 @@ def _note(
     scope = here()
     if scope is None:
         return None
-    return scope.session.note(scope, kind, name, input=input, output=output, signature=meta, info=info)
+    return scope.session.note(scope, Note(kind, name, input, output, meta, info))
 
 
 def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, Any]) -> Any:
@@ -168,7 +169,7 @@ def _decided(kind: str, name: str, input: Any, output: Any, meta: Mapping[str, A
     if scope is None:
         return output
     output = scope.session.decided(kind, name, input, output)
-    scope.session.note(scope, kind, name, input=input, output=output, signature=meta)
+    scope.session.note(scope, Note(kind, name, input, output, meta))
     return output
 
 

@@ -28,7 +28,7 @@ from .._runtime.process import process
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep, for_replay
 from .._runtime.session import Scope
-from .._runtime.step import Request
+from .._runtime.step import Note, Request
 from .._runtime.verdict import Report
 from .._values import dumps, exception_to_json, fingerprint, to_json
 from ..errors import BudgetExceededError, ContractViolationError, LiveCallBlockedError, ReplayError
@@ -276,19 +276,19 @@ class _TranscribedReplay(Replay):
             return {**about, "input_hash": fingerprint(spec.name, self.comparison.encoded(key)[0])}
         return {**about, "input": shown_input(*self.comparison.input(request))}
 
-    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        meta = dict(fields.get("signature") or {})
+    def note(self, scope: Scope, note: Note) -> int:
+        meta = dict(note.signature or {})
         meta.pop("info", None)
-        tree, data = self.comparison.encoded({key: fields.get(key) for key in ("input", "output")})
+        tree, data = self.comparison.encoded({"input": note.input, "output": note.output})
         if OPAQUE in data:
             tree = steady(tree)
         about = {
-            "kind": type,
-            "name": self.redactor.redact_text(name)[0],
+            "kind": note.type,
+            "name": self.redactor.redact_text(note.name)[0],
             "meta": self.comparison.encoded(meta)[0],
             **tree,
         }
-        seq = super().note(scope, type, name, **fields)
+        seq = super().note(scope, note)
         self._writer.step(self.file, scope, seq, **about)
         return seq
 

@@ -26,7 +26,7 @@ from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor
 from .._runtime.replayer import Replay, ReplayedStep
 from .._runtime.session import Log, Outcome, Refusal, Scope, Step, Timer, UndoLog, outside_the_run
-from .._runtime.step import Request, Spec
+from .._runtime.step import Note, Request, Spec
 from .._values import to_json
 from ..errors import LiveCallBlockedError, RunStateError, TracekitError
 from .children import RecordedChildren
@@ -290,11 +290,9 @@ class BranchedReplay(Replay):
 
         return same
 
-    def is_same_note(self, scope: Scope, type: str, name: str, fields: Mapping[str, Any]) -> Callable[[int], bool]:
-        """Return a predicate for whether a recorded step with one entry is the requested one, given as to ``note``."""
-        facts = self.comparison.note(
-            scope.agent, name, fields.get("input"), fields.get("output"), fields.get("signature")
-        )
+    def is_same_note(self, scope: Scope, note: Note) -> Callable[[int], bool]:
+        """Return a predicate for whether a recorded step with one entry is the requested one."""
+        facts = self.comparison.note(scope.agent, note)
         return lambda seq: self.comparison.equal(steady(self.comparison.recorded_note(seq)), steady(facts))
 
     def pass_over(self, scope: Scope, spec: Spec) -> int | None:
@@ -341,20 +339,21 @@ class BranchedReplay(Replay):
             self._skip_inside(seq)
         return self._made(scope, request, seq)
 
-    def note_otherwise(self, scope: Scope, type: str, name: str, *, output: object = None, **fields: Any) -> int:
+    def note_otherwise(self, scope: Scope, note: Note) -> int:
         """Do the same as ``note`` for a decision that depends on live results, or is made again: the difference is
         noted, and the program goes on."""
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
-            seq = self._next(state, type)
+            seq = self._next(state, note.type)
             if seq is None:
-                raise self.divergences.exhausted(scope.lane, type, name, self.comparison.encoded(output)[1], state.lane)
-            self._consume(state, type, seq)
-        recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self.comparison.encoded(output)[0]
+                output = self.comparison.encoded(note.output)[1]
+                raise self.divergences.exhausted(scope.lane, note.type, note.name, output, state.lane)
+            self._consume(state, note.type, seq)
+        recorded, actual = self.trace.expand(self.trace.entry(seq)["output"]), self.comparison.encoded(note.output)[0]
         if not self.comparison.equal(recorded, actual):
             found = differences(recorded, actual)
-            self._live_differs(seq, type, name, found)
+            self._live_differs(seq, note.type, note.name, found)
         return seq
 
     def elsewhere(self, seq: int | None, request: Request) -> str:
@@ -487,19 +486,18 @@ class PartialReplay:
             self.new.refuse(self._mirrored(scope), request, error)
         return recorded
 
-    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        replay = self.replay
-        redecided = self.live.decides(type) and self._is_behind(scope, type)
+    def note(self, scope: Scope, note: Note) -> int:
+        replay, kind = self.replay, note.type
+        redecided = self.live.decides(kind) and self._is_behind(scope, kind)
         if redecided:
             replay.may_leave = True
-            replay.report.allow("live", f"{type} {name!r} was decided again")
-        other = redecided or (type in _OUTCOMES and bool(replay.report.differences))
-        same = (lambda seq: True) if other else replay.is_same_note(scope, type, name, fields)
-        if self._leaves(scope, type, same):
-            return self.new.note(self._mirrored(scope), type, name, **fields)
-        note = replay.note_otherwise if other else replay.note
-        seq = note(scope, type, name, **fields)
-        self.new.note(self._mirrored(scope), type, name, **fields)
+            replay.report.allow("live", f"{kind} {note.name!r} was decided again")
+        other = redecided or (kind in _OUTCOMES and bool(replay.report.differences))
+        same = (lambda seq: True) if other else replay.is_same_note(scope, note)
+        if self._leaves(scope, kind, same):
+            return self.new.note(self._mirrored(scope), note)
+        seq = replay.note_otherwise(scope, note) if other else replay.note(scope, note)
+        self.new.note(self._mirrored(scope), note)
         return seq
 
     def identify(self, agent: str, identity: Mapping[str, Any] | None) -> None:

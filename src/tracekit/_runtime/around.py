@@ -9,7 +9,7 @@ from ..errors import ReplayError, TracekitError
 from .lane import Lane
 from .redaction import Redactor
 from .session import Log, Refusal, Reporting, RunState, Scope, Session, Step, ThreadHooks, Timer, UndoLog
-from .step import Request, Spec
+from .step import Note, Request, Spec
 
 if TYPE_CHECKING:
     from .progress import Progress
@@ -70,8 +70,8 @@ class Around:
     def fail(self, error: ReplayError) -> ReplayError:
         return self.inner.fail(error)
 
-    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        return self.inner.note(scope, type, name, **fields)
+    def note(self, scope: Scope, note: Note) -> int:
+        return self.inner.note(scope, note)
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:
         return self.inner.clock_read(scope, function, real)

@@ -19,7 +19,7 @@ from .._lazy import expression
 from .._values import dumps, fingerprint, quick, to_json
 from .encoding import oversized, stand_in
 from .redaction import STAND_IN, Redactor, marks_of
-from .step import Circumstances, Patterns, RenderedSpec, Request, Spec
+from .step import Circumstances, Note, Patterns, RenderedSpec, Request, Spec
 
 __all__ = [
     "OPAQUE",
@@ -461,15 +461,15 @@ class Comparison:
 
     # -- steps of one entry --------------------------------------------------------------------------------------------
 
-    def note(self, agent: str | None, name: str, input: object, output: object, about: Any) -> dict[str, Any]:
+    def note(self, agent: str | None, note: Note) -> dict[str, Any]:
         """Return a step of one entry as logged."""
-        meta = dict(about or {})
+        meta = dict(note.signature or {})
         meta.pop("info", None)
         return {
-            "name": self._redactor.redact_text(name)[0],
+            "name": self._redactor.redact_text(note.name)[0],
             "agent_id": agent,
-            "input": self.encoded(input)[0],  # separately from the output, as it was recorded
-            "output": self.encoded(output)[0],
+            "input": self.encoded(note.input)[0],  # separately from the output, as it was recorded
+            "output": self.encoded(note.output)[0],
             "meta": self.encoded(meta)[0],
         }
 

@@ -66,7 +66,7 @@ from .session import (
     current,
     in_own_lane,
 )
-from .step import Circumstances, Patterns, RenderedSpec, Request, Spec, marked
+from .step import Circumstances, Note, Patterns, RenderedSpec, Request, Spec, marked
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -1167,42 +1167,21 @@ class Recording:
 
     # -- one-entry steps, clock and random numbers ---------------------------------------------------------------------
 
-    def note(
-        self,
-        scope: Scope,
-        type: str,
-        name: str,
-        *,
-        input: object = None,
-        output: object = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        must: bool = False,
-    ) -> int:
-        what = (scope, type, name, input, output, signature, info)
+    def note(self, scope: Scope, note: Note) -> int:
         try:
-            return self._note(self.log.journal.append, *what) if must else self.logged(self._note, *what)
+            write = self._note
+            return write(self.log.journal.append, scope, note) if note.must else self.logged(write, scope, note)
         except LogWriteError:
             self._unnoted()
             return 0
 
-    def _note(
-        self,
-        append: Append,
-        scope: Scope,
-        type: str,
-        name: str,
-        input: object,
-        output: object,
-        signature: Mapping[str, Any] | None,
-        info: Mapping[str, Any] | None,
-    ) -> int:
-        meta, about = dict(signature or {}), dict(info or {})
-        encoded, answer = self._noted(input, "input"), self._noted(output, "output")
-        self._mark(about, encoded, f"the input of {type} {name!r}")
-        self._mark(about, answer, f"the output of {type} {name!r}")
+    def _note(self, append: Append, scope: Scope, note: Note) -> int:
+        meta, about = dict(note.signature or {}), dict(note.info or {})
+        encoded, answer = self._noted(note.input, "input"), self._noted(note.output, "output")
+        self._mark(about, encoded, f"the input of {note.type} {note.name!r}")
+        self._mark(about, answer, f"the output of {note.type} {note.name!r}")
         cause = about.pop("cause", None)
-        name, found = self.redactor.redact_text(name)
+        name, found = self.redactor.redact_text(note.name)
         if found:
             about["redacted"] = [*below(found, "/name"), *about.get("redacted", ())]
         if about:
@@ -1212,7 +1191,7 @@ class Recording:
         )  # fmt: skip
         if cause:
             tail += b',"cause":%b' % orjson.dumps(cause)
-        seq = self.append(scope, type, tail + self.meta(meta), append)
+        seq = self.append(scope, note.type, tail + self.meta(meta), append)
         self.steps += 1
         return seq
 

@@ -41,7 +41,7 @@ from .redaction import Originals, Redactor
 from .schedule import Schedule, can_run_other_tasks, run_other_tasks
 from .session import STEADY, Log, Outcome, Refusal, RunClock, RunState, Scope, Step, Timer, here
 from .signal_calls import SignalCalls
-from .step import Request, Spec
+from .step import Note, Request, Spec
 from .threads import Waiting, others_run_user_code
 from .verdict import Report
 
@@ -1391,37 +1391,27 @@ class Replay:
 
     # -- one-entry steps and timers ------------------------------------------------------------------------------------
 
-    def note(
-        self,
-        scope: Scope,
-        type: str,
-        name: str,
-        *,
-        input: object = None,
-        output: object = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        must: bool = False,
-    ) -> int:
+    def note(self, scope: Scope, note: Note) -> int:
+        kind = note.type
         if self.state.ended:
-            raise self.late(type, name, False)
-        actual = self.comparison.note(scope.agent, name, input, output, signature)
+            raise self.late(kind, note.name, False)
+        actual = self.comparison.note(scope.agent, note)
         if self.schedule.signals is not None:
             with self._lock:
-                before = self._next(self.lanes.enter(scope.lane), type)
+                before = self._next(self.lanes.enter(scope.lane), kind)
             if before is not None:
                 self.schedule.signals.comes_to(before)
         with self._lock:
             self.failed.check()
             state = self.lanes.enter(scope.lane)
-            seq = self._next(state, type)
+            seq = self._next(state, kind)
             if seq is None:
                 tree = {key: actual[key] for key in ("input", "output")}
-                raise self.divergences.exhausted(scope.lane, type, name, dumps(tree), state.lane)
+                raise self.divergences.exhausted(scope.lane, kind, note.name, dumps(tree), state.lane)
             facts = self.comparison.recorded_note(seq)
             if not self.comparison.equal(steady(facts), steady(actual)):
-                self.divergences.note(type, seq, facts, actual)
-            self._consume(state, type, seq)
+                self.divergences.note(kind, seq, facts, actual)
+            self._consume(state, kind, seq)
         if self._debugger is not None:
             self._debugger.reached(self, scope, seq)
         if self.schedule.signals is not None:

@@ -23,7 +23,7 @@ from .redaction import Redactor
 from .replayer import Replay, ReplayedStep, ReplayedTimer
 from .schedule import can_run_other_tasks, run_other_tasks
 from .session import STEADY, Outcome, Refusal, RunClock, Scope, Step, Timer, UndoLog
-from .step import Request
+from .step import Note, Request
 from .threads import ThreadMonitor, Waiting
 
 if TYPE_CHECKING:
@@ -542,11 +542,11 @@ class Resumption(Recording):
         finally:
             self.look()
 
-    def note(self, scope: Scope, type: str, name: str, **fields: Any) -> int:
-        if self._past_end(scope, type):
-            return super().note(scope, type, name, **fields)
+    def note(self, scope: Scope, note: Note) -> int:
+        if self._past_end(scope, note.type):
+            return super().note(scope, note)
         try:
-            return self.replay.note(scope, type, name, **fields)
+            return self.replay.note(scope, note)
         finally:
             self.look()
 

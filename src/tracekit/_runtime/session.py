@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .redaction import Redactor
     from .spending import Spending
-    from .step import Request, Spec
+    from .step import Note, Request, Spec
 
 __all__ = [
     "STEADY",
@@ -929,23 +929,8 @@ class Session(Protocol):
         """Make ``error`` the failure of a replay; return the error to raise. A recording ignores it."""
         ...
 
-    def note(
-        self,
-        scope: Scope,
-        type: str,
-        name: str,
-        *,
-        input: object = None,
-        output: object = None,
-        signature: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
-        must: bool = False,
-    ) -> int:
-        """Make a step of one entry (``decision``, ``data`` …): log it, or compare it whole with the recorded one.
-        Return its seq.
-
-        If the log can't be written, it has happened nevertheless and is written later; with ``must`` it has not (0).
-        """
+    def note(self, scope: Scope, note: Note) -> int:
+        """Make a step of one entry: log it, or compare it whole with the recorded one. Return its seq."""
         ...
 
     def clock_read(self, scope: Scope, function: str, real: Callable[[], T]) -> T:

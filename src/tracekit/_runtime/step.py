@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .redaction import Redactor
     from .spending import Budget
 
-__all__ = ["Circumstances", "Family", "HasSpecs", "Patterns", "RenderedSpec", "Request", "Spec"]
+__all__ = ["Circumstances", "Family", "HasSpecs", "Note", "Patterns", "RenderedSpec", "Request", "Spec"]
 
 #: The patterns of a tool for secrets in its values, in addition to those of the run.
 Patterns = tuple[re.Pattern[str], ...]
@@ -74,6 +74,22 @@ def marked(meta: Mapping[str, Any], marks: list[Any]) -> dict[str, Any]:
     """Return the ``meta`` of an entry with the positions of placeholders added."""
     info = meta.get("info") or {}
     return {**meta, "info": {**info, "redacted": [*marks, *info.get("redacted", ())]}}
+
+
+class Note(NamedTuple):
+    """A step of one entry, such as a decision: its type in the log, what it is about, and what came of it.
+
+    ``signature`` is compared in a replay, ``info`` is not. If it can't be written, it has happened nevertheless and is
+    written later; with ``must`` it has not happened (its seq is 0).
+    """
+
+    type: str
+    name: str
+    input: object = None
+    output: object = None
+    signature: Mapping[str, Any] | None = None
+    info: Mapping[str, Any] | None = None
+    must: bool = False
 
 
 class Spec:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 from ..errors import DanglingCauseError, IntentionError, LogWriteError, RunStateError
-from ..integration import Session, here, not_serialisable, segment_in, to_json
+from ..integration import Note, Session, here, not_serialisable, segment_in, to_json
 from .ids import Origin
 
 __all__ = [
@@ -416,7 +416,7 @@ class Ledger:
             if cause.run_id is not None:
                 info["cause"] = [Origin(cause.run_id, cause.segment, cause.seq).as_dict()]
         session = scope.session
-        seq = session.note(scope, entry, name, input=input, output=output, signature=meta, info=info, must=True)
+        seq = session.note(scope, Note(entry, name, input, output, meta, info, must=True))
         if not seq:
             raise LogWriteError(
                 f"the {kind} of {name!r} could not be written; it did not happen",

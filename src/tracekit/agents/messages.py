@@ -17,6 +17,7 @@ from tracekit import agent
 
 from ..errors import InvalidMessageError, ReplayError, RunStateError
 from ..integration import (
+    Note,
     Scope,
     Trace,
     caused,
@@ -218,7 +219,7 @@ def _noted(
     if scope is None:
         return None
     session = scope.session
-    seq = session.note(scope, kind, name, input=input, output=output, signature=signature, info=info)
+    seq = session.note(scope, Note(kind, name, input, output, signature, info))
     # 0: the log could not be written, or the run has ended. An event that is not recorded can't be referred to.
     return Origin(session.run_id, segment_in(session.log.path), seq) if seq else None
 

@@ -13,7 +13,7 @@ from tracekit import Budget, ExecutionContract, SideEffectClass, limit
 
 from ..errors import BudgetExceededError, ContractViolationError, RegistryError, ReplayError, RunStateError
 from ..failures import FailureType, StructuredFailure, classify
-from ..integration import Below, Spec, check_transition, here, meta_of
+from ..integration import Below, Note, Spec, check_transition, here, meta_of
 from .envelope import IntentEnvelope, identity_of, stable_hash
 from .registry import AgentCall, AgentRegistry, AgentTerms, BaseAgent, Together, class_of, contract_of
 from .result import IntentResponse, Status
@@ -365,7 +365,7 @@ class Routing:
             return 0
         if failure is not None:
             info = {**(info or {}), "failure": failure.as_dict()}
-        return scope.session.note(scope, kind, name, input=input, output=output, info=info)
+        return scope.session.note(scope, Note(kind, name, input, output, info=info))
 
     def _recorded_failure(self, seq: int, failure: StructuredFailure | None) -> StructuredFailure | None:
         """Return the failure as in the log, if the log answers."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from ..agents.view import Observed
 from ..errors import RunStateError
-from ..integration import SINGLES, OpenReplay, OpenRun, Request, Scope, Session, Spec, Store, entered, placed
+from ..integration import SINGLES, Note, OpenReplay, OpenRun, Request, Scope, Session, Spec, Store, entered, placed
 
 __all__ = ["Line", "TraceWriter", "family_of_kind"]
 
@@ -90,7 +90,7 @@ class Line:
 
     def note(self, kind: str, name: str, input: Any, output: Any, metadata: Mapping[str, Any]) -> int:
         """Write a step with a single entry; return its ``seq``."""
-        return self.session.note(self.scope(), kind, name, input=input, output=output, signature=metadata)
+        return self.session.note(self.scope(), Note(kind, name, input, output, metadata))
 
     def begin(self, family: Any, name: str, input: Any, metadata: Mapping[str, Any]) -> Any:
         """Begin a step with an outcome; ``metadata`` has its side-effect class."""
