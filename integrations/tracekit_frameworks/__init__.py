@@ -57,6 +57,7 @@ integration = Integration(
         "decouple",
         "environs",
     ),
+    ids=("pydantic_ai._uuid:uuid7",),
     # Detectors of calls that block an event loop.
     wrappers=("blockbuster",),
     telemetry=SENDERS,

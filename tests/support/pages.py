@@ -7,8 +7,12 @@ A fenced block is told what to do by a comment right before it:
 - ``<!-- run -->``, ``<!-- run: exit 3 -->``: the commands of a console block are run, and what the page shows of their output is
   compared with what they print; numbers, ids, durations and what stands for ``…`` may differ
 - ``<!-- background -->``: its one command goes on in the background; an ``export`` line that it prints first is taken over
+- ``<!-- background: WORDS -->``: the same with further words for the command, which the page does not show
 - ``<!-- raises: NAME -->``: Python that ends in this exception
+- ``<!-- needs: MODULE … -->``: Python that is run where these modules can be imported
 - ``<!-- not run: REASON -->``
+
+``<!-- before: COMMAND -->`` above that is a command that is run first and must succeed; ``$REPOSITORY`` is where the tests are.
 
 ``<!-- page: agent -->`` anywhere gives the page a function ``agent(task)`` that answers without a model, ``<!-- page: keys -->``
 keys that are good for nothing, without which SDKs refuse to make a client.
@@ -24,12 +28,15 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 HOME = "/srv/shop"
+REPOSITORY = Path(__file__).parents[2]
 _FENCE = re.compile(
-    r"(?:<!-- (?P<mark>file|run|background|raises|not run)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
+    r"(?:<!-- before: (?P<before>[^\n]*?) -->\n\n?)?"
+    r"(?:<!-- (?P<mark>file|run|background|raises|needs|not run)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$",
     re.MULTILINE | re.DOTALL,
 )
@@ -50,6 +57,7 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int
+    before: str = ""
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
         """Each command of a console block with the lines that are shown of its output."""
@@ -76,7 +84,7 @@ def blocks(page: str) -> list[Block]:
         indent = len(match["indent"])
         text = "".join(line[indent:] if line.strip() else "\n" for line in match["text"].splitlines(keepends=True))
         line = page.count("\n", 0, match.start("text")) + 1
-        found.append(Block(match["mark"], match["value"] or "", match["language"], text, line))
+        found.append(Block(match["mark"], match["value"] or "", match["language"], text, line, match["before"] or ""))
     return found
 
 
@@ -110,7 +118,7 @@ class Page:
         self.directory = directory
         self.names: dict[str, Any] = {"__name__": "page"}
         # Commands have a terminal, since what they show there is what the page shows; nobody is at it to leave a pager.
-        self.environment = {**os.environ, "PAGER": "cat"}
+        self.environment = {**os.environ, "PAGER": "cat", "REPOSITORY": str(REPOSITORY)}
         if "<!-- page: keys -->" in self.text:
             os.environ.update(OPENAI_API_KEY="none", ANTHROPIC_API_KEY="none")
         self.background: list[subprocess.Popen[str]] = []
@@ -131,6 +139,12 @@ class Page:
         return None
 
     def _block(self, block: Block) -> str | None:
+        if block.before:
+            status, printed = self._command(block.before)
+            if status != 0:
+                return f"before: exit status {status}:\n{printed}"
+        if block.mark == "needs" and not all(map(find_spec, block.value.split())):
+            return None
         if block.mark == "not run":
             return None if block.value else "a block that is not run needs a reason"
         if block.mark == "file":
@@ -211,14 +225,19 @@ class Page:
             process.kill()
         ((command, shown),) = block.commands()
         process = subprocess.Popen(
-            ["sh", "-c", f"exec {command}"], cwd=self.directory, env=self.environment, stdout=subprocess.PIPE, text=True
+            ["sh", "-c", f"exec {command} {block.value}"],
+            cwd=self.directory,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self.background.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
         if line.startswith("export "):
             self._export(shlex.split(line))
-        return f"it printed {line!r}" if missing(shown, line) else None
+        return f"it printed {line!r}" if missing(shown, line.replace(str(self.directory), HOME)) else None
 
 
 def commands_on_path(directory: Path, python: Sequence[str], pytest: Sequence[str]) -> str:

@@ -199,6 +199,20 @@ def test_a_directory_is_no_script(store: Path, tmp_path: Path) -> None:
     assert "has no __main__.py" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["-c", "print(1)"], "write the code into a file"),
+        (["python", "-c", "print(1)"], "write the code into a file"),
+        (["-u", "a.py"], "python -u -m tracekit run"),
+    ],
+)
+def test_an_option_of_python_is_no_script(store: Path, words: list[str], answer: str) -> None:
+    """The answer is what works: an option goes before tracekit, and code on the command line into a file."""
+    done = call("run", "--", *words)
+    assert (done.exit_code, answer in done.stderr) == (2, True), done.stderr
+
+
 @pytest.mark.parametrize("command", [("list",), ("run", "agent.py"), ("replay", "last")])
 def test_a_working_directory_that_was_removed(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

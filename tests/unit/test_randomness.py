@@ -25,6 +25,7 @@ import uuid_utils.compat
 
 import tracekit
 from tests.support.place import Place
+from tests.support.processes import python
 from tests.support.reads import reading
 from tracekit import _reality, record, replay, traced_tool
 from tracekit._capture import randomness
@@ -285,6 +286,53 @@ def test_an_id_for_the_headers_of_a_request_is_not_recorded(tmp_path: Path) -> N
         namespace["key"]()
         assert namespace["new"]() == made
     assert session.report.exact, session.report.as_dict()
+
+
+REMEMBERING = """
+import os, time, uuid
+last = None, 0
+
+def uuid7():
+    global last
+    now, (then, count) = time.time_ns() // 1_000_000, last
+    if then is None or now > then:
+        last = now, int.from_bytes(os.urandom(10))
+    else:
+        last = then, count + 1 + int.from_bytes(os.urandom(4))
+    return uuid.UUID(int=(last[0] << 80 | last[1] & (1 << 74) - 1) & (1 << 128) - 1)
+"""
+
+
+IN_ONE_PROCESS = """
+import sys, time
+from tracekit import record, replay
+from tracekit.integration import Integration, register
+
+sys.path.insert(0, "site-packages")
+register(Integration("acme_ids", frameworks=("acme_ids",), ids=("acme_ids:uuid7",)))
+import acme_ids
+
+runs = []
+for number in range(2):
+    with record(f"job {number}") as run:
+        run.set_result([str(acme_ids.uuid7()) for _ in range(3)])
+    runs.append(run)
+    time.sleep(0.002)  # a later time stamp
+for run in reversed(runs):
+    with replay(run) as session:
+        assert [str(acme_ids.uuid7()) for _ in range(3)] == session.result
+    assert session.report.exact, session.report.as_dict()
+"""
+
+
+def test_an_id_that_depends_on_earlier_runs_is_one_draw(tmp_path: Path) -> None:
+    """A package's ``uuid7`` remembers the last time stamp, and after a later one it draws less. Where an integration
+    names it, runs replay in the process that recorded them, in any order."""
+    package = tmp_path / "site-packages" / "acme_ids"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(REMEMBERING)
+    done = python("-c", IN_ONE_PROCESS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_library_makes_secrets_of_is_in_no_trace(tmp_path: Path) -> None:

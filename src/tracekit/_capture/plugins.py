@@ -356,12 +356,14 @@ class Integration:
     - ``queues``: classes with which threads of the library exchange items.
     - ``request_ids``: functions (``module:Class.method``) that make an id for the headers of a request, with
       ``uuid4``. Headers are not compared, so these ids are not recorded.
+    - ``ids``: functions (``module:function``) that make a ``UUID`` from a clock and from what they remember of the one
+      before (``uuid7``). What each returns is recorded as one random number.
     - ``traceparent``: returns the current span of a tracing library as a W3C ``traceparent`` header.
     - ``attach``: puts the seam on one client object, and returns whether it knows that kind; ``detach`` removes it.
     """
 
     __slots__ = (
-        "_dialects", "_making", "agents", "ambient", "attach", "credentials", "detach", "endpoints", "frameworks", "hosts",
+        "_dialects", "_making", "agents", "ambient", "attach", "credentials", "detach", "endpoints", "frameworks", "hosts", "ids",
         "modules", "name", "native", "patches", "queues", "request_ids", "schedulers", "settings", "telemetry", "traceparent", "wrappers",
     )  # fmt: skip
 
@@ -385,6 +387,7 @@ class Integration:
         schedulers: Sequence[Scheduler] = (),
         queues: Sequence[QueueClass] = (),
         request_ids: Sequence[str] = (),
+        ids: Sequence[str] = (),
         traceparent: Callable[[], str | None] | None = None,
         attach: Callable[[Any], bool] | None = None,
         detach: Callable[[Any], bool] | None = None,
@@ -408,6 +411,7 @@ class Integration:
         self.schedulers: Final = tuple(schedulers)
         self.queues: Final = tuple(queues)
         self.request_ids: Final = tuple(request_ids)
+        self.ids: Final = tuple(ids)
         self.traceparent: Final = traceparent
         self.attach: Final = attach
         self.detach: Final = detach
@@ -875,6 +879,13 @@ def request_id_makers() -> frozenset[tuple[str, str]]:
     found = {**discover(), **_integrations}.values()
     makers = (maker.partition(":") for integration in found for maker in integration.request_ids)
     return frozenset((module, function) for module, _, function in makers)
+
+
+def id_makers() -> list[tuple[str, str]]:
+    """Return the functions of packages that make ids from what they remember: the module and the name of each."""
+    found = {**discover(), **_integrations}.values()
+    makers = (maker.partition(":") for integration in found for maker in integration.ids)
+    return [(module, function) for module, _, function in makers]
 
 
 @cache

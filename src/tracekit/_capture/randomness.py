@@ -31,10 +31,10 @@ from .in_place import (
     plain,
     works,
 )
-from .patch import AtRestore, AttributePatch, ReversiblePatch, Switch, when_imported
-from .plugins import request_id_makers
+from .patch import AtRestore, AttributePatch, ReversiblePatch, Switch, loaded, when_imported
+from .plugins import id_makers, request_id_makers
 
-__all__ = ["align_numpy", "hooks", "numpy_state", "restore_numpy_state", "watch_numpy"]
+__all__ = ["align_numpy", "hooks", "numpy_state", "package_hooks", "restore_numpy_state", "watch_numpy"]
 
 Hook = Callable[..., Any]
 _scope: Final = current.get
@@ -133,7 +133,7 @@ def _is_for_a_request(maker: Any) -> bool:
 
 def _whole(name: str, freeze: Callable[[Any], Any] | None, thaw: Callable[[Any], Any] | None, real: Any) -> Hook:
     """Record a function as a whole, without what it reads and draws inside."""
-    makes_ids = "uuid." in name or "uuid_utils." in name
+    makes_ids = "uuid." in name or "uuid_utils." in name or name.rpartition(".")[2] in _MAKERS
 
     def call(_proxy: object, *args: Any, **kwargs: Any) -> Any:
         scope = _scope()
@@ -220,6 +220,26 @@ def _code_patch(function: Any, name: str, freeze: Any, thaw: Any) -> list[Revers
     except Unsupported as error:
         hooks.degraded.append(f"{name}: not captured ({error})")
         return []
+
+
+def _package_patches() -> list[ReversiblePatch]:
+    """Return the patches of functions like ``uuid7`` that packages bring, as their integrations name them. Such a
+    function remembers the last time stamp, so what it draws depends on the calls before, in other runs too."""
+    found: list[ReversiblePatch] = []
+    for module, function in id_makers():
+        owner = loaded(module)
+        if hasattr(owner, function):
+            make = partial(_package_patch, module, getattr(owner, function))
+            found += package_hooks.made((module, function, id(owner)), make)
+    return found
+
+
+def _package_patch(module: str, function: Any) -> list[ReversiblePatch]:
+    return _code_patch(function, f"{module}.{function.__name__}", lambda it: it.hex, _uuid_of)
+
+
+def _uuid_of(text: str) -> Any:
+    return sys.modules["uuid"].UUID(hex=text)
 
 
 def _uuid_utils_patches() -> list[ReversiblePatch]:
@@ -339,6 +359,7 @@ _LATER: Final[dict[str, Callable[[], list[ReversiblePatch]]]] = {
 
 
 hooks: Final = Switch(_core_patches, _LATER)
+package_hooks: Final = Switch(_package_patches, lambda: [module for module, _ in id_makers()])
 
 
 # -- NumPy's global generator ------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ _HOOKS: Final = (
     Switch(lambda: [collecting]),  # which thread is collecting garbage
     clock.hooks,  # readings of clocks
     randomness.hooks,  # random numbers and ids
+    randomness.package_hooks,  # ids that packages make from what they remember
     threads.hooks,  # threads that start, and calls that pools run
     contexts.hooks,  # empty contexts that code runs in
     processes.hooks,  # child processes that start and end

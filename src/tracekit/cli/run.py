@@ -126,6 +126,8 @@ def named_program(command: Sequence[str], module: str | None = None) -> Program:
     if not words:
         raise click.UsageError("name a SCRIPT, or a module with -m")
     name, *arguments = words
+    if name == "-c":
+        raise click.UsageError("write the code into a file and name that: `tracekit replay` runs it again")
     if name.startswith("-"):
         raise click.UsageError(
             f"{name} is an option of python, not a script: put it before tracekit: python {name} -m tracekit run …"
