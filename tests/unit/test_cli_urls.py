@@ -156,3 +156,4 @@ def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
     done = call("list", "--store", URL)
     assert (done.exit_code, "pip install fsspec" in done.stderr) == (2, True)
+    assert "pip install fsspec s3fs\n" in call("list", "--store", "s3://agents/traces").stderr

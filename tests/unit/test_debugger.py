@@ -414,6 +414,7 @@ def test_a_step_at_which_nothing_can_stop_is_refused(tmp_path: Path) -> None:
     done = command("debug", "last", "--at", str(step + 1), cwd=tmp_path)
     assert done.returncode == 2
     assert f"entry {step + 1} is of type tool.return, which belongs to step {step}" in done.stderr
+    assert "'end' is not the number of a step" in command("debug", "last", "--at", "end", cwd=tmp_path).stderr
     text = command("debug", "last", "--at", "999", cwd=tmp_path).stderr
     assert "entry 999 is past the last one" in text
     listed = re.search(r"next: +`tracekit (show .*?)`", text)  # the command that it names works as printed

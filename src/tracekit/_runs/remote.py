@@ -122,6 +122,10 @@ def _directory(url: str) -> str:
     return made
 
 
+#: What fsspec needs for a URL of each kind.
+_CLIENTS: Final = {"s3": ("s3fs",), "s3a": ("s3fs",), "gs": ("gcsfs",), "gcs": ("gcsfs",)}
+
+
 class _Remote:
     """A directory at a URL."""
 
@@ -133,13 +137,13 @@ class _Remote:
         except ModuleNotFoundError:
             raise RunStateError(
                 f"{url} is a URL, and the package fsspec is not installed",
-                next_action="pip install fsspec",
+                next_action=" ".join(("pip install fsspec", *_CLIENTS.get(scheme, ()))),
             ) from None
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            package = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}.get(scheme)
-            how = f"pip install {package}" if package else "install what it names"
+            clients = _CLIENTS.get(scheme)
+            how = f"pip install {' '.join(clients)}" if clients else "install what it names"
             raise RunStateError(f"{url} can't be read: {error}", next_action=how) from None
         except ValueError as error:
             raise TraceError(

@@ -90,9 +90,7 @@ class Steps:
         if len(files) != 1 or number < 0:
             ambiguous = "are several child processes" if files else "is no child process"
             raise RunStateError(
-                f"there {ambiguous} {segment} in this run"
-                if segment
-                else f"no step begins there; entry {text} is not there",
+                f"there {ambiguous} {segment} in this run" if segment else f"{str(text)!r} is not the number of a step",
                 run_id=self.view.run_id,
                 next_action=f"`tracekit show {shown_as(self.view.path)}` lists the steps of each, `SEGMENT:NUMBER`"
                 if segment

@@ -173,7 +173,8 @@ def recovery() -> None:
 @READ_STORE
 @JSON
 def scan(every: bool, store: str | None, as_json: bool) -> None:
-    """List the runs that did not end, or are broken, and whether they may be resumed.
+    """List the runs that did not end, or are broken, and whether they may be resumed. Of a run that has ended only the end is
+    read: `tracekit verify` and the metrics check all of it.
 
     As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0
     if nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or
@@ -245,7 +246,7 @@ def in_doubt(store: str | None, as_json: bool) -> None:
     inside another one is listed under that, and settled with it ("inside" has its number). Listed separately: steps that a live
     process is making at this moment, and processes without a declared side effect. As JSON lines: the same, with "state" in_doubt
     or running, and "declared" false for the last. Exit code: 1 if something is in doubt, or may be (a file is damaged or missing);
-    2 if there is no store; otherwise 0.
+    2 if there is no store; otherwise 0. Of a run that has ended only the end is read: `tracekit verify` checks all of it.
 
     \b
     Examples:
