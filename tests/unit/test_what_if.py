@@ -480,6 +480,23 @@ def test_another_order_after_the_same_live_answer_is_not_allowed() -> None:
 
 
 @pytest.mark.usefixtures("instrumented")
+def test_a_changed_prompt_is_answered_with_how_to_ask_the_model() -> None:
+    """What is new in a request has no recorded answer: the message says how to get one, for model calls alone."""
+    with stub_provider() as provider:
+        provider.says = lambda body: "yes"
+        url = f"{provider.url}/v1/chat/completions"
+        with record() as run:
+            asked(url, "httpx")
+        with pytest.raises(tracekit.DivergenceError, match="--live llm"), replay(run):
+            httpx.post(url, json={"model": "tiny-1", "messages": [{"role": "user", "content": "something else"}]})
+        with record() as run:
+            search("a")
+        with pytest.raises(tracekit.DivergenceError) as caught, replay(run):
+            search("b")
+        assert "--live" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("instrumented")
 def test_a_live_request_to_another_host_is_reported() -> None:
     """Where a request goes is decided by today's settings: the verdict names the host if it is not the recorded one."""
     with stub_provider() as then, stub_provider() as now:

@@ -292,6 +292,8 @@ def another_step(
             "name it in instrument(user_modules=[…]) and record again"
         )
     next_action = f"`tracekit show {named}` shows the recorded steps; record again if the change is meant"
+    if actual["kind"] == "llm":
+        next_action += '; `--live llm` (in Python live={"llm"}) asks the model, to see where the change leads'
     left = _left_behind(found)
     if left is not None:
         text += f"\n  {left} is still there, from the recorded run or another: the program's temporary file got another name"
