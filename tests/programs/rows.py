@@ -24,6 +24,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "strands": ("strands-agents[openai]",),
     "agno": ("agno", "openai", "sqlalchemy[asyncio]"),
     "google-adk": ("google-adk",),
+    "google-adk-litellm": ("google-adk", "litellm"),
     "llama-index": ("llama-index-core", "llama-index-llms-openai"),
     "prompts": (
         "magentic", "mirascope[openai]", "outlines", "guidance", "pocketflow", "openai",
@@ -209,10 +210,17 @@ ROWS: tuple[Row, ...] = (
     Row("strands_agent", "an agent with a session in files, streamed", "strands", ("strands-agents",)),
     Row("agno_team", "an agent with a memory, a team", "agno", ("agno",)),
     Row("google_adk_agent", "agents one after another, a session in memory", "google-adk", ("google-adk",)),
+    Row(
+        "google_adk_shapes",
+        "agents side by side, in a loop, one after another",
+        "google-adk-litellm",
+        ("google-adk", "litellm"),
+    ),
     Row("dspy_program", "predictions, the default cache", "dspy", ("dspy",), says=fields),
     Row("haystack_pipeline", "a pipeline and an agent, default settings", "haystack", ("haystack-ai",)),
     Row("autogen_team", "a team of two with a tool", "autogen", ("autogen-agentchat", "autogen-ext")),
     Row("semantic_kernel_agent", "an agent with a plugin", "semantic-kernel", ("semantic-kernel",)),
+    Row("semantic_kernel_process", "a process of two steps", "semantic-kernel", ("semantic-kernel",)),
     Row("smolagents_requests", "a `CodeAgent` whose tool uses `requests`", "smolagents", ("smolagents",), says=code),
     Row(
         "smolagents_team",
