@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.support.once import once, once_async
+from tests.support.processes import python
 from tracekit import Budget, record, recovery, replay, traced_tool
 from tracekit._journal import keys
 from tracekit._journal.keys import Keys, Owner
@@ -1226,3 +1227,71 @@ def test_equal_dictionaries_are_one_call(ledger: Ledger, kind: str, where: Any) 
         assert [pay(one), pay(other)] == [1, 1]
     assert len(ledger.lines) == 1
     assert replayed(run.id, lambda: [pay(one), pay(other)]) == [1, 1]
+
+
+INTERRUPTED_ANYWHERE = """
+import sys, threading, warnings
+from tracekit import record, traced_tool
+
+warnings.simplefilter("ignore")
+effects = []
+
+@traced_tool(side_effect="irreversible", name="pay", exactly_once=True)
+def pay(n):
+    effects.append(n)
+
+class Interrupter:  # like a signal handler: at the first line of these modules that was not seen before
+    seen = set()
+
+    def __init__(self):
+        self.where = None
+
+    def __call__(self, frame, event, arg):
+        name, code = frame.f_code.co_filename, frame.f_code.co_name
+        ours = name.endswith(("/_policy/once.py", "/_capture/contracted.py")) and code not in ("__del__", "pending")
+        return self.at if ours else None
+
+    def at(self, frame, event, arg):
+        place = frame.f_code, frame.f_lineno
+        if event == "line" and self.where is None and place not in self.seen:
+            self.seen.add(place)
+            self.where = frame.f_code.co_qualname, frame.f_lineno
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return self.at
+
+def again(n):
+    try:
+        pay(n)
+    except Exception:
+        pass
+
+wrong = []
+with record("job"):
+    for n in range(10_000):
+        interrupter = Interrupter()
+        sys.settrace(interrupter)
+        try:
+            pay(n)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if interrupter.where is None:
+            break
+        other = threading.Thread(target=again, args=(n,), daemon=True)
+        other.start()
+        other.join(60)
+        if other.is_alive():
+            wrong.append(("waits for ever", interrupter.where))
+            break
+        if effects.count(n) > 1:
+            wrong.append(("twice", interrupter.where))
+print(n > 100, wrong)
+"""
+
+
+def test_an_interrupted_call_is_neither_repeated_nor_waited_for(tmp_path: Path) -> None:
+    """Wherever Ctrl-C comes in it, a later call under its key in another thread ends, and the effect is there at most once."""
+    done = python("-c", INTERRUPTED_ANYWHERE, cwd=tmp_path, timeout=250, fresh=True)
+    assert (done.returncode, done.stdout) == (0, "True []\n"), done.stderr

@@ -246,7 +246,11 @@ def _pass(gate: LockType) -> None:
 
 
 class FirstStep(AroundStep):
-    """The live step of an exactly-once call; its result answers every later one."""
+    """The live step of an exactly-once call; its result answers every later one.
+
+    If it is dropped without a result (Ctrl-C just before the call, or after it), they are refused: they must not wait
+    for ever.
+    """
 
     __slots__ = ("_name", "_run_id", "call")
 
@@ -292,6 +296,11 @@ class FirstStep(AroundStep):
         )
         self.call.end(KeyedResult(returned, error, pieces, lazy))
 
+    def __del__(self) -> None:
+        if self.call.pending:
+            what = f"the first call of {self._name!r} under this key was broken off"
+            self.call.end(KeyedResult(None, _unknown(what, self._run_id, self.seq)))
+
     def _left(self) -> ContractViolationError:
         return ContractViolationError(
             f"the call of {self._name!r} that this one must repeat was left before its end (step {self.seq})",
@@ -300,6 +309,16 @@ class FirstStep(AroundStep):
             contract="exactly_once",
             next_action="take everything that the first one yields",
         )
+
+
+def _unknown(what: str, run_id: str, step: int | None) -> ContractViolationError:
+    return ContractViolationError(
+        f"{what}: whether it did anything is not known, so it was not executed again",
+        run_id=run_id,
+        step=step,
+        contract="exactly_once",
+        next_action="find out what was done; another idempotency key makes another call",
+    )
 
 
 class DuplicateStep(Step):
@@ -428,14 +447,8 @@ class DuplicateStep(Step):
     def _error(self, raised: BaseException) -> BaseException:
         """Return the first call's exception for another caller. A cancellation concerned the first call alone."""
         if not isinstance(raised, Exception):
-            return ContractViolationError(
-                f"the first call of {self.spec.name!r} under this key ended with {type(raised).__name__}: whether it did anything is "
-                "not known, so it was not executed again",
-                run_id=self.session.run_id,
-                step=self.call.seq or None,
-                contract="exactly_once",
-                next_action="find out what was done; another idempotency key makes another call",
-            )
+            what = f"the first call of {self.spec.name!r} under this key ended with {type(raised).__name__}"
+            return _unknown(what, self.session.run_id, self.call.seq or None)
         return _copy(raised)
 
     def _write(self, returned: LiveValue | None, error: BaseException | None, meta: dict[str, Any]) -> Outcome:
@@ -1016,27 +1029,41 @@ class Once:
             digest = self._keys.digest(request.spec.name.encode("utf-8", "surrogatepass"), request.once_key)
             keyed = request.unkeyed({"once": digest, "once_by": self._keys.fingerprint()})
             while True:
-                call, first = self._enter(digest, scope)
-                if first:
-                    step = self._first(call, digest, scope, keyed)
-                    if step is not None:
+                mine = KeyedCall(scope.lane, owner(), get_ident())
+                try:
+                    call = self._enter(digest, mine)
+                    if call is mine and (step := self._first(mine, digest, scope, keyed)) is not None:
                         return step
-                elif call.opened():
+                except BaseException as error:  # a refusal, or Ctrl-C
+                    self._give_up(digest, mine, error)
+                    raise
+                if call is not mine and call.opened():
                     return self._duplicate(call, scope, keyed)
         except ContractViolationError as error:
             raise self.session.refuse(scope, request, error) from None
 
-    def _enter(self, digest: str, scope: Scope) -> tuple[KeyedCall, bool]:
-        """Return the call that has the key, and whether it is this one."""
+    def _enter(self, digest: str, mine: KeyedCall) -> KeyedCall:
+        """Return the call that has the key: ``mine`` if no other has it."""
         with self._lock:
             call = self._calls.get(digest)
             undoing = None if call is None else self._undoing(call)
             if call is None or call.stale or undoing == 0:
-                call = self._calls[digest] = KeyedCall(scope.lane, owner(), get_ident())
-                return call, True
+                self._calls[digest] = mine
+                return mine
             if undoing:
                 raise self._half_undone(call, undoing)
-            return call, False
+            return call
+
+    def _give_up(self, digest: str, call: KeyedCall, error: BaseException) -> None:
+        """End a call that ``error`` has broken off before its step could: those who wait for it look again, or are refused
+        if they were told of it."""
+        if call.of:
+            call.end(KeyedResult(None, error))
+        with self._lock:
+            if not call.of and self._calls.get(digest) is call:
+                del self._calls[digest]
+        with suppress(RuntimeError):  # it is open
+            call.not_made()
 
     def _undoing(self, call: KeyedCall) -> int | None:
         """Return the step that undoes a call of this run, 0 if that is complete, ``None`` if there is none."""
@@ -1060,7 +1087,9 @@ class Once:
             if file is not None:
                 known = self._peers.ask(file, digest, spec)
                 if known is not None:
-                    self._put(digest, call, known)
+                    with self._lock:
+                        self._calls[digest] = known
+                    call.not_made()
                     return None
             step = budget.begin(self.session, scope, request)
             if step.seq <= scope.parent:  # the run has ended meanwhile: it is in no log, and could answer nobody
@@ -1071,29 +1100,20 @@ class Once:
                 )
             if file is not None and not spec.effect:  # others rely on it, so it is synced like an effect's
                 self.session.log.journal.sync(step.seq)
-        except BaseException as error:
-            self._put(digest, call, None)
-            if file is not None and isinstance(error, Exception):  # otherwise its intent record may be in the log
+            if file is not None:
+                self._keys.used(file, step.seq)
+            call.made(step.seq)
+            return FirstStep(step, spec.name, self.session.run_id, call)
+        except Exception:  # after Ctrl-C its intent record may be in the log
+            if file is not None and not call.of:
                 self._keys.release(file, *self.me[:2])
             raise
-        if file is not None:
-            self._keys.used(file, step.seq)
-        call.made(step.seq)
-        return FirstStep(step, spec.name, self.session.run_id, call)
 
     def _file(self, digest: str, in_store: bool) -> str | None:
         """Return the name of the key's file; ``None`` if it needs none."""
         if in_store or not self.shared:
             return digest if in_store else None
         return self._keys.digest(self.me.run_id.encode(), digest.encode())
-
-    def _put(self, digest: str, call: KeyedCall, instead: KeyedCall | None) -> None:
-        with self._lock:
-            if instead is None:
-                del self._calls[digest]
-            else:
-                self._calls[digest] = instead
-        call.not_made()
 
     def _duplicate(self, call: KeyedCall, scope: Scope, request: Request) -> DuplicateStep:
         if call.refusal is not None:
