@@ -329,7 +329,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "inspect_eval",
-        "an evaluation of three samples, by its command, without its control server",
+        "an evaluation of three samples, by its command",
         "inspect",
         ("inspect-ai", "openai"),
         command=(
@@ -340,8 +340,6 @@ ROWS: tuple[Row, ...] = (
             "openai/gpt-4o",
             "--display",
             "plain",
-            "--ctl-server",
-            "false",
         ),
     ),
     Row(
