@@ -597,15 +597,13 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> s
         return None
     where: str | None = None
     state = scope.session.state
-    lasting, state.extras.of(OwnFiles).lasting = (
-        state.extras.of(OwnFiles).lasting,
-        True,
-    )  # where nothing more becomes known of it
+    own_files = state.extras.of(OwnFiles)
+    lasting, own_files.lasting = own_files.lasting, True  # should nothing more become known of it
     with suppress(Exception), _no_part_of_the_run():  # observing never breaks the program
         where = os.path.realpath(path)
-        files, own = state.extras.of(_Files), state.extras.of(OwnFiles).paths
+        files, own = state.extras.of(_Files), own_files.paths
         passes = scope.live or (_passes_away(where) and not files.named(where)[1])
-        state.extras.of(OwnFiles).lasting = lasting or not passes
+        own_files.lasting = lasting or not passes
         first = where not in files.found
         if not scope.live and not first and where in own:
             return where
@@ -616,7 +614,7 @@ def _about_to_write(path: Any, *, whole: bool = True, native: bool = False) -> s
                     _keep(scope, files, where, whole, native)
             if scope.live:
                 own.discard(where)
-                scope.session.state.extras.of(_Running).by_steps.add(where)
+                state.extras.of(_Running).by_steps.add(where)
                 _changes(scope, files, where)
             else:
                 own.add(where)

@@ -490,10 +490,8 @@ class _Imports:
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in self.waiting or getattr(self._finding, "name", None) == name:
             return None
-        before, self._finding.name = (
-            getattr(self._finding, "name", None),
-            name,
-        )  # another hook of this kind asks all finders, too
+        before = getattr(self._finding, "name", None)
+        self._finding.name = name  # another hook of this kind asks all finders, too
         try:
             specs = (finder.find_spec(name, path, target) for finder in [*sys.meta_path] if finder is not self)
             spec = next((spec for spec in specs if spec is not None), None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .._runtime.lane import started
 from .._runtime.process import process
@@ -49,9 +49,6 @@ from .processes import (
 )
 from .threads import name_of, parent_lane
 from .waits import armed, await_place
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["PATCHES", "Place", "expect", "follow"]
 

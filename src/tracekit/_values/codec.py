@@ -296,22 +296,8 @@ _UNCHANGEABLE: Final = frozenset(
     (
         *("opaque", "str", "int", "float", "complex", "const", "bytes", "tuple", "frozenset", "range", "slice"),
         *("datetime", "date", "time", "timedelta", "timezone", "zoneinfo", "struct_time", "decimal", "fraction"),
-        *(
-            "uuid",
-            "uuid_utils",
-            "path",
-            "pattern",
-            "ip",
-            "npscalar",
-            "npstr",
-            "npbytes",
-            "enum",
-            "namedtuple",
-            "structseq",
-            "sqlite_row",
-            "url",
-            "secret",
-        ),
+        *("uuid", "uuid_utils", "path", "pattern", "ip", "npscalar", "npstr", "npbytes", "enum", "namedtuple"),
+        *("structseq", "sqlite_row", "url", "secret"),
     )
 )
 
