@@ -518,6 +518,41 @@ print(held)
 """
 
 
+DROPPED = """
+import signal, threading
+from tracekit import record
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+with record("locks"):
+    threading.Thread(target=len, args=([],)).start()
+    stopped = 0
+    for _ in range(300):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0003)
+            for _ in range(100_000):
+                lock = threading.Lock()
+                with lock:
+                    pass
+                del lock
+        except Stop:
+            stopped += 1
+print(stopped)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
+def test_a_signal_handler_that_raises_is_heard_where_locks_go(tmp_path: Path) -> None:
+    """What a handler raises where the program lets go of a lock reaches the program."""
+    done = python("-c", DROPPED, cwd=tmp_path)
+    assert (done.stdout.split(), done.stderr) == (["300"], "")
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
 def test_a_signal_handler_that_raises_leaves_no_lock_taken(tmp_path: Path) -> None:
     """A handler that raises where a lock is taken for a ``with`` block leaves it free, as without a run."""

@@ -18,7 +18,9 @@ from __future__ import annotations
 import os
 import threading
 from _thread import LockType, RLock
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from sys import _getframe
 from types import FrameType
@@ -53,22 +55,42 @@ _SHARED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class _Owner:
-    """The line of execution that has taken a lock last, and where it did."""
+class _Owner(ref[Any]):
+    """A reference to a lock, with the line of execution that has taken it last, and where it did."""
 
-    __slots__ = ("line", "lock", "turn")
+    __slots__ = ("line", "me", "turn")
 
-    def __init__(self, lock: Any, owners: dict[int, _Owner]) -> None:
-        me = id(lock)
-        self.lock: Final = ref(lock, lambda _: owners.pop(me, None))
-        self.line: object = None
-        self.turn: Any = None
+    me: int
+    line: object
+    turn: Any
 
 
-class _Owners(dict[int, _Owner]):
-    """The owners of the locks of a run, by the lock's ``id()``, from when it has several threads."""
+class _Owners:
+    """The owners of the locks of a run, from when it has several threads."""
 
-    followed = False
+    def __init__(self) -> None:
+        self.followed = False
+        self._found: Final[dict[int, _Owner]] = {}
+        #: Those whose lock is gone. Added by C alone: what a signal handler raises in a callback would be lost.
+        self._gone: Final[deque[_Owner]] = deque()
+
+    def of(self, lock: Any) -> _Owner | None:
+        """Return the owner of a lock, if it has been taken."""
+        found, gone = self._found, self._gone
+        for _ in range(len(gone)):
+            with suppress(IndexError):  # another thread was faster
+                dead = gone.popleft()
+                me = getattr(dead, "me", 0)  # a signal handler may have raised before it was added
+                other = found.pop(me, dead)
+                if other is not dead:  # of another lock, which is where that was
+                    found.setdefault(me, other)
+        owner = found.get(id(lock))
+        return owner if owner is not None and owner() is lock else None
+
+    def add(self, lock: Any, line: object, turn: Any) -> None:
+        owner = _Owner(lock, self._gone.append)
+        owner.me, owner.line, owner.turn = id(lock), line, turn
+        self._found[owner.me] = owner
 
 
 class Taking:
@@ -97,10 +119,11 @@ class Taking:
         loop = running_loop()
         line = self._scope.lane if loop is None else id(loop)
         owners = self._scope.session.state.extras.of(_Owners)
-        owner = owners.get(id(lock))
+        owner = owners.of(lock)
         if owner is None:
-            owner = owners[id(lock)] = _Owner(lock, owners)
-        elif owner.line != line and turn.live:
+            owners.add(lock, line, turn)
+            return
+        if owner.line != line and turn.live:
             before = owner.turn.identity()
             if before is not None:
                 turn.fired({"following": before})
