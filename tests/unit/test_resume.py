@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -742,3 +743,70 @@ def test_what_goes_live_comes_after_all_that_the_log_has(way: str, tmp_path: Pat
             given_up = next(e["seq"] for e in entries(again) if e["type"] == "tool.skipped")
             store = tmp_path / then
             cut(again, given_up, store)
+
+
+def test_what_is_late_is_written_although_its_writing_was_interrupted(tmp_path: Path) -> None:
+    """Wherever ``KeyboardInterrupt`` comes when the log has been followed to its end: what the program has read since is in the
+    log, up to the one thing that was just being written."""
+
+    @traced_tool(side_effect="read_only")
+    def look(what: str) -> str:
+        return what
+
+    def program(handler: Callable[..., object] | None = None) -> None:
+        look("before")
+        for _ in range(5):
+            random.random()
+        sys.setprofile(handler)
+        try:
+            look("after")
+        except KeyboardInterrupt:
+            look("after")
+        finally:
+            sys.setprofile(None)
+
+    n, left, found = 0, 0, set()
+    while left <= 0:
+        n, left = n + 1, n + 1
+
+        def interrupts(frame: Any, event: str, arg: object) -> None:
+            nonlocal left
+            if event in ("call", "c_return") and frame.f_code.co_filename.endswith("resumer.py"):
+                left -= 1
+                if not left:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+
+        with record("late", store=tmp_path / f"recorded {n}") as run:
+            program()
+        (last,) = [entry["seq"] for entry in of_type(run, "tool.return") if entry["output"] == "before"]
+        with resume(cut(run, last, tmp_path / f"cut {n}"), store=tmp_path / f"cut {n}") as resumed:
+            program(interrupts)
+        drawn = [value for entry in of_type(resumed, "random") for value in entry["values"]]
+        assert len(drawn) >= 4, n
+        assert len(of_type(resumed, "recovery.started")) == 1
+        found.add(len(drawn))
+    assert n > 20
+    assert found == {4, 5}
+
+
+class _Proxy:
+    """What a framework puts in place of an object that it has not loaded, and now can't load."""
+
+    @property
+    def __class__(self) -> type:
+        raise LookupError("outside of a request")
+
+
+def test_a_call_with_an_argument_that_shows_no_class_is_made(tmp_path: Path) -> None:
+    """Nobody asks a proxy for what is behind it in order to record a call."""
+
+    @traced_tool(side_effect="irreversible")
+    def given(what: object) -> int:
+        return 2
+
+    with record("proxies", store=tmp_path) as run:
+        assert given(_Proxy()) == given([_Proxy()]) == 2
+    with replay(run) as session:
+        assert given(_Proxy()) == given([_Proxy()]) == 2
+    assert session.report.exact

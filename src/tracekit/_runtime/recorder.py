@@ -993,8 +993,9 @@ class Recording:
             about = dict(info or {})
             self._mark_input(about, encoded, spec)
             if encoded.notes and type(request.input) is dict:
+                # By the type: a proxy may have no class to show, or load something for it.
                 iterators = [
-                    name for name, value in request.input.items() if isinstance(value, (Iterator, AsyncIterator))
+                    name for name, value in request.input.items() if issubclass(type(value), (Iterator, AsyncIterator))
                 ]
                 if iterators:
                     about["iterators"] = iterators

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -399,9 +400,11 @@ class Resumption(Recording):
         self._about: Final = dict(about)
         self._opened: Final = opened
         self._opening: Final = threading.RLock()
+        #: ``recovery.started``, once it is in the log; and whether what was late is, too.
+        self._started: Final[dict[int, None]] = {}
         self._begun = False
         #: What has to be written once the log is open, in order.
-        self._late_entries: list[Callable[[], object]] = []
+        self._late_entries: Final[deque[Callable[[], object]]] = deque()
         self._steady: dict[str, Any] = {}
         #: The lanes that have made a step past the end of the log.
         self._left: set[Lane] = set()
@@ -438,16 +441,15 @@ class Resumption(Recording):
             self.replay.schedule.release()
 
     def begin_recovery(self) -> None:
-        """Write ``recovery.started``, and what happened past the end of the log meanwhile. Idempotent."""
+        """Write ``recovery.started``, and what happened past the end of the log meanwhile. Idempotent: once it has been
+        interrupted, by Ctrl-C say, the next call completes it."""
         with self._opening:
-            if self._begun:
-                return
-            meta = dumps_in_order(self._about)
-            self.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, True)
+            if not self._started:
+                meta = dumps_in_order(self._about)
+                self.log.journal.append("recovery.started", 0, ROOT, b',"meta":%b' % meta, self._started)
+            while self._late_entries:
+                self._late_entries.popleft()()
             self._begun = True
-            late, self._late_entries = self._late_entries, []
-            for write in late:
-                write()
 
     def late(self, write: Callable[[], object]) -> None:
         """Write something past the end of the log, as soon as that is possible."""
