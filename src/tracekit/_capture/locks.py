@@ -76,6 +76,12 @@ class _Owners:
 
     def of(self, lock: Any) -> _Owner | None:
         """Return the owner of a lock, if it has been taken."""
+        if self._gone:
+            self._forget()
+        owner = self._found.get(id(lock))
+        return owner if owner is not None and owner() is lock else None
+
+    def _forget(self) -> None:
         found, gone = self._found, self._gone
         for _ in range(len(gone)):
             with suppress(IndexError):  # another thread was faster
@@ -84,8 +90,6 @@ class _Owners:
                 other = found.pop(me, dead)
                 if other is not dead:  # of another lock, which is where that was
                     found.setdefault(me, other)
-        owner = found.get(id(lock))
-        return owner if owner is not None and owner() is lock else None
 
     def add(self, lock: Any, line: object, turn: Any) -> None:
         owner = _Owner(lock, self._gone.append)
@@ -130,7 +134,7 @@ class Taking:
         owner.line, owner.turn = line, turn
 
 
-def expected(lock: Any, frame: FrameType | None) -> Taking | None:
+def expected(lock: Any, frame: FrameType | None, *, at_once: bool = False) -> Taking | None:
     """Return what to report to if ``lock`` is taken, if code of ``frame`` would take it as a part of the run. It need not
     come to that: an attempt may fail, a limit expire.
 
@@ -144,15 +148,15 @@ def expected(lock: Any, frame: FrameType | None) -> Taking | None:
     if scope is None or scope.lane.imports or not scope.session.state.extras.of(_Owners).followed:
         return None
     turn = armed(scope, f"{LOCK_TAKEN}:{frame.f_code.co_qualname}", 0)
-    return None if turn is None else Taking(lock, scope, turn)
+    if turn is None:
+        return None
+    if at_once:
+        turn.await_lock()
+    return Taking(lock, scope, turn)
 
 
-def taking(lock: Any, frame: FrameType | None) -> Taking | None:
-    """Like :func:`expected`, of a lock that is taken next. In a replay this waits for the threads that took it before."""
-    found = expected(lock, frame)
-    if found is not None:
-        found.await_turn()
-    return found
+#: Of a lock that is taken next: in a replay this waits for the threads that took it before.
+taking: Final = partial(expected, at_once=True)
 
 
 def taken_by_caller(frame: FrameType | None) -> FrameType | None:
