@@ -74,12 +74,20 @@ class _Owners:
         #: Those whose lock is gone. Added by C alone: what a signal handler raises in a callback would be lost.
         self._gone: Final[deque[_Owner]] = deque()
 
-    def of(self, lock: Any) -> _Owner | None:
-        """Return the owner of a lock, if it has been taken."""
+    def take(self, lock: Any, line: object, turn: Any) -> Any:
+        """Note who has taken a lock now; return the turn of the one that had it before, if that was another."""
         if self._gone:
             self._forget()
-        owner = self._found.get(id(lock))
-        return owner if owner is not None and owner() is lock else None
+        me = id(lock)
+        owner = self._found.get(me)
+        if owner is None or owner() is not lock:
+            owner = _Owner(lock, self._gone.append)
+            owner.me, owner.line, owner.turn = me, line, turn
+            self._found[me] = owner
+            return None
+        before = None if owner.line == line else owner.turn
+        owner.line, owner.turn = line, turn
+        return before
 
     def _forget(self) -> None:
         found, gone = self._found, self._gone
@@ -90,11 +98,6 @@ class _Owners:
                 other = found.pop(me, dead)
                 if other is not dead:  # of another lock, which is where that was
                     found.setdefault(me, other)
-
-    def add(self, lock: Any, line: object, turn: Any) -> None:
-        owner = _Owner(lock, self._gone.append)
-        owner.me, owner.line, owner.turn = id(lock), line, turn
-        self._found[owner.me] = owner
 
 
 class Taking:
@@ -122,16 +125,11 @@ class Taking:
         turn.took_lock()
         loop = running_loop()
         line = self._scope.lane if loop is None else id(loop)
-        owners = self._scope.session.state.extras.of(_Owners)
-        owner = owners.of(lock)
-        if owner is None:
-            owners.add(lock, line, turn)
-            return
-        if owner.line != line and turn.live:
-            before = owner.turn.identity()
-            if before is not None:
-                turn.fired({"following": before})
-        owner.line, owner.turn = line, turn
+        before = self._scope.session.state.extras.of(_Owners).take(lock, line, turn)
+        if before is not None and turn.live:
+            where = before.identity()
+            if where is not None:
+                turn.fired({"following": where})
 
 
 def expected(lock: Any, frame: FrameType | None, *, at_once: bool = False) -> Taking | None:
