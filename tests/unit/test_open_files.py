@@ -167,4 +167,5 @@ def test_a_descriptor_that_the_program_has_closed_is_not_used(tmp_path: Path, mo
         os.close(number)
     with record("another"):
         change("z")
-    assert run.warnings == []
+    # Which SDKs other tests have imported, without tracekit.instrument(), is another matter.
+    assert [warning for warning in run.warnings if "was imported" not in warning] == []

@@ -16,13 +16,15 @@ from array import array
 from contextlib import suppress
 from errno import ENETUNREACH
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from .. import _reality
-from .._journal.reader import Trace
 from .._runtime.boundary import listeners
 from .._runtime.session import Session
+
+if TYPE_CHECKING:
+    from .._journal.reader import Trace
 
 __all__ = ["close_to_others", "is_closed", "name_of", "nobody_connected", "show_as", "take_name"]
 
