@@ -523,7 +523,7 @@ class ThreadMonitor:
             member.dismiss()
         if gone:
             self._count()
-        return resting
+        return resting and not gone  # one that has ended has run, and may have woken one that was looked at before
 
     def blocked(self) -> bool:
         """Return whether nothing in this process can move by itself: each thread is held or blocked, and none has run
