@@ -643,9 +643,11 @@ def _record(switch: Switch, original: Any, items: Any, args: Any, options: Any, 
 def _follow_own_moves(switch: Switch, kind: type[Any]) -> None:
     """Wrap ``_get`` and ``_put`` of a class of queues of the program's own, which may have others than the library's."""
     for name in ("_get", "_put"):
+        if hasattr(getattr(kind, name), _UNRECORDED):  # mostly: this is asked at each move
+            continue
         owner = next(base for base in kind.__mro__ if name in vars(base))
         method = vars(owner)[name]
-        if type(method) is FunctionType and _UNRECORDED not in vars(method):
+        if type(method) is FunctionType:
             switch.extend(partial(_own_move, switch, owner, name))
 
 

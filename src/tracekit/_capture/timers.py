@@ -185,6 +185,21 @@ def _taken(lock: Taking | None) -> None:
         lock.taken()
 
 
+def _attempt(lock: Taking | None, acquire: Callable[..., Any], *args: Any) -> Any:
+    """Try to take a lock; report it if that succeeds."""
+    acquired = acquire(*args)
+    if acquired:
+        _taken(lock)
+    return acquired
+
+
+def _take(lock: Taking | None, acquire: Callable[..., Any], *args: Any) -> Any:
+    """Take a lock that was taken in the recording, when its turn has come."""
+    if lock is not None:
+        lock.await_turn()
+    return _attempt(lock, acquire, *args)
+
+
 def _wait_in_a_gate(condition: Any, hold: Callable[[Any], object], retake: Callable[[], Taking | None] | None) -> bool:
     """Wait until notified, or until ``hold``, which waits for the lock it is given, returns first; return whether it
     was notified. ``retake`` is called before the condition's lock is taken again, and what it returns afterwards."""
@@ -457,20 +472,15 @@ def _is_free(scope: Scope, semaphore: Any, at_once: Callable[[], Any], wait: Cal
     # Only what comes of it is a part of the run: where it was not free, a replay does not even try.
     found = expected(semaphore._cond._lock, taken_by_caller(_getframe(2)))
 
-    def attempt(acquire: Callable[[], Any]) -> Any:
+    def whole(acquire: Callable[[], Any]) -> Any:
         with _as_a_whole():
-            acquired = acquire()
-        if acquired:
-            _taken(found)
-        return acquired
-
-    def take() -> Any:
-        if found is not None:
-            found.await_turn()
-        return attempt(wait)
+            return acquire()
 
     return scope.session.question(
-        scope, "Semaphore.acquire", lambda: attempt(at_once), lambda answer: answer and take()
+        scope,
+        "Semaphore.acquire",
+        lambda: _attempt(found, whole, at_once),
+        lambda answer: answer and _take(found, whole, wait),
     )
 
 
@@ -587,23 +597,17 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
                 return taken
             found = expected(self, taker(_getframe(1)))
 
-            def attempt(*limits: Any) -> Any:
-                taken = original(self, *limits)
-                if taken:
-                    _taken(found)
-                return taken
-
-            def take() -> Any:
-                if found is not None:
-                    found.await_turn()
-                return attempt()
-
             scope = scope_of() if by_user() else None
             if scope is not None:
                 return scope.session.question(
-                    scope, "lock.acquire", lambda: attempt(blocking, timeout), lambda answer: answer and take()
+                    scope,
+                    "lock.acquire",
+                    lambda: _attempt(found, original, self, blocking, timeout),
+                    lambda answer: answer and _take(found, original, self),
                 )
-            return take() if found is not None and found.passes else attempt(blocking, timeout)
+            if found is not None and found.passes:
+                return _take(found, original, self)
+            return _attempt(found, original, self, blocking, timeout)
 
         return acquire
 

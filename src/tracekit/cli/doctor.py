@@ -91,12 +91,14 @@ _IN_A_TOOL: Final = (
     "in a function with @traced_tool(side_effect=…): its result is then in the trace, and a replay takes it from there"
 )
 
+_SERVER: Final = "open the server outside the run, and record each request that it serves with a record() of its own"
+
 #: How to fix what crossed the boundary of the process, by its kind.
 _CROSSED: Final = {
-    "accept": "open the server outside the run, and record each request that it serves with a record() of its own",
+    "accept": _SERVER,
     "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
     "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
-    "listen": "open the server outside the run, and record each request that it serves with a record() of its own",
+    "listen": _SERVER,
     "look": f"wait for the process or for its output, instead of asking for its files; or start it {_IN_A_TOOL}",
     "lookup": f"look it up {_IN_A_TOOL}",
     "native": f"call it {_IN_A_TOOL}",
