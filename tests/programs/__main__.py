@@ -33,7 +33,7 @@ def main() -> None:
     if unknown := names - {row.name for row in ROWS} - ENVIRONMENTS.keys():
         parser.error(f"no row or environment {', '.join(sorted(unknown))}")
     chosen = [row for row in ROWS if not names or row.name in names or row.environment in names]
-    results = table.load()
+    results, commit = table.load(), head()
     with tempfile.TemporaryDirectory() as directory:
         wheel = build(Path(directory))
         for environment in dict.fromkeys(row.environment for row in chosen):
@@ -44,11 +44,17 @@ def main() -> None:
                     result = harness.Result("not run", f"its packages could not be installed: {problem}")
                 else:
                     result = harness.run(row, harness.Interpreter(home / "bin" / "python"), RUNS / row.name)
+                result.tracekit = commit
                 print(f"{row.name}: {result.result} {result.reason}", flush=True)
                 results[row.name] = result.as_json()
                 table.save(results)
             if not options.keep:
                 shutil.rmtree(home, ignore_errors=True)
+
+
+def head() -> str:
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def make(home: Path, wheel: Path, requirements: tuple[str, ...]) -> str:

@@ -70,6 +70,8 @@ class Result:
     replayed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     python: str = ""
+    #: The commit of tracekit that it was run with.
+    tracekit: str = ""
 
     @property
     def short(self) -> str:

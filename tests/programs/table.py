@@ -47,6 +47,7 @@ def save(results: dict[str, Any]) -> None:
 def page(results: dict[str, Any]) -> str:
     """The page, with a line for each row, whether it has been run or not."""
     counted: dict[str, int] = {}
+    commits: dict[str, int] = {}
     lines = ["| program | versions | Python | requests: recorded, replayed | result |", "|---|---|---|---|---|"]
     for row in ROWS:
         found = results.get(row.name)
@@ -55,6 +56,8 @@ def page(results: dict[str, Any]) -> str:
         if found is None:
             lines.append(f"| **{row.name}**: {row.about} | {', '.join(row.packages)} | | | **not run** |")
             continue
+        commit = found.get("tracekit", "")
+        commits[commit] = commits.get(commit, 0) + 1
         versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items()) or ", ".join(
             row.packages
         )
@@ -64,8 +67,13 @@ def page(results: dict[str, Any]) -> str:
         lines.append(
             f"| **{row.name}**: {row.about} | {versions} | {found['python']} | {requests} | **{verdict}**{reason}{told} |"
         )
-    total = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counted.items(), key=lambda one: -one[1]))
-    return f"{HEAD}{len(ROWS)} programs: {total}.\n\n" + "\n".join(lines) + "\n"
+    total = _counts(counted)
+    by = _counts({f"at {commit}" if commit else "at an earlier commit": count for commit, count in commits.items()})
+    return f"{HEAD}{len(ROWS)} programs: {total}. With tracekit: {by}.\n\n" + "\n".join(lines) + "\n"
+
+
+def _counts(counted: dict[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counted.items(), key=lambda one: -one[1]))
 
 
 def _cell(text: str) -> str:
