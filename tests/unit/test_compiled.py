@@ -810,16 +810,20 @@ class Taken:
 
     def __init__(self, form: Any, look: Any, starts: tuple[str, ...]) -> None:
         self.written: list[Any] = []
+        self.undone: list[None] = []
         self.lane = SimpleNamespace(owner=pure.owner(), id=3)
         self.here: Any = SimpleNamespace(lane=self.lane)
         run = SimpleNamespace(known=SimpleNamespace(starts=starts))
         self.stream = SimpleNamespace(tail="", keep=8, look=look, run=run)
         self.log, self.state = SimpleNamespace(journal=self), SimpleNamespace(ended=False)
-        self.pieces = form(self.stream, self.here, lambda: self.here, self.state, self.log, "tool.chunk", 5)
+        self.pieces = form(self.stream, self.here, lambda: self.here, self.state, self.log, "tool.chunk", 5, self.undo)
 
     def append(self, *entry: object) -> int:
         self.written.append(entry)
         return len(self.written)
+
+    def undo(self) -> None:
+        self.undone.append(None)
 
     def add(self, piece: object) -> tuple[Any, ...]:
         return self.pieces.add(piece), self.stream.tail, self.written[-1:]
@@ -958,18 +962,14 @@ def test_what_follows_a_piece(form: int) -> None:
             taken.pieces.add("d", wrong)
     assert taken.stream.tail == "ab"
 
-    told: list[bool] = []
-
-    def returns(unwritten: bool = False) -> bytes:
-        told.append(unwritten)
-        return b""
-
     def append(*_: object) -> NoReturn:
         raise LogWriteError("no space left")
 
     taken.log.journal = SimpleNamespace(append=append)
-    taken.pieces.receive(kept, left.append, returns, b"d")
-    assert (left, told, taken.stream.tail) == ([b"c", b"d"], [False, True], "ab")
+    taken.pieces.receive(kept, left.append, lambda: b"", b"d")
+    assert (left, taken.undone, taken.stream.tail) == ([b"c", b"d"], [None], "ab")
+    taken.pieces.receive(kept, left.append, None, b"e")
+    assert (left, taken.undone) == ([b"c", b"d", b"e"], [None])
 
 
 class Gone(Exception):

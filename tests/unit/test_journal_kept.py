@@ -211,18 +211,20 @@ async def _duplicates() -> None:
     await asyncio.gather(*(_once(7) for _ in range(3)))
 
 
+async def _looked(ways: Callable[[], Awaitable[None]]) -> list[int]:
+    """How often a task looks whether another one is done."""
+    task, looks = asyncio.ensure_future(ways()), [0]
+    task.add_done_callback(lambda _: looks.append(0))
+    while not task.done():
+        looks[-1] += 1
+        await asyncio.sleep(0)
+    await task
+    return looks
+
+
 @pytest.mark.parametrize("ways", [_calls, _sleeps, _pieces, _duplicates])
 def test_what_is_kept_has_its_place(ways: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can't be written at first: a replay counts as many looks of a task that polls until then as there were."""
-
-    async def program() -> list[int]:
-        task, looks = asyncio.ensure_future(ways()), [0]
-        task.add_done_callback(lambda _: looks.append(0))
-        while not task.done():
-            looks[-1] += 1
-            await asyncio.sleep(0)
-        await task
-        return looks
 
     refused: list[bytes] = []
 
@@ -235,10 +237,40 @@ def test_what_is_kept_has_its_place(ways: Callable[[], Awaitable[None]], monkeyp
 
     with monkeypatch.context() as patch, record("places") as run:
         patch.setattr(writer.Journal, "_os_write", staticmethod(write))
-        looks = asyncio.run(program())
+        looks = asyncio.run(_looked(ways))
     placed = [entry["seq"] for entry in Log(run.path).entries if "place" in entry]
     assert placed == [int(data.split(b'"seq":')[1].split(b",")[0]) for data in refused]
     assert len(placed) >= 3
     with replay(run) as session:
-        assert asyncio.run(program()) == looks
+        assert asyncio.run(_looked(ways)) == looks
+    assert session.report.exact
+
+
+async def _sleeps_at_once() -> None:
+    for _ in range(3):
+        await asyncio.gather(*(asyncio.sleep(0.003) for _ in range(3)))
+
+
+def test_what_is_kept_of_a_turn_of_the_loop_has_the_place_of_that_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what comes in one turn, only the first has a place in the log; another one that can't be written at first gets none."""
+    refused: list[bytes] = []
+
+    def write(fd: int, data: bytes) -> int:
+        """Refuse each line of a timer without a place once."""
+        timer = b'"type":"clock"' in data and b'"place":' not in data
+        if timer and (not refused or refused[-1][:20] != data[:20]):
+            refused.append(data)
+            raise OSError(errno.ENOSPC, "no room")
+        return os.write(fd, data)
+
+    with monkeypatch.context() as patch, record("places") as run:
+        patch.setattr(writer.Journal, "_os_write", staticmethod(write))
+        looks = asyncio.run(_looked(_sleeps_at_once))
+    timers = [entry for entry in Log(run.path).entries if entry["type"] == "clock"]
+    assert [entry["seq"] for entry in timers if "place" not in entry] == [
+        int(data.split(b'"seq":')[1].split(b",")[0]) for data in refused
+    ]
+    assert refused
+    with replay(run) as session:
+        assert asyncio.run(_looked(_sleeps_at_once)) == looks
     assert session.report.exact

@@ -4,7 +4,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *stream, *scope, *lane, *get, *run_state, *log, *kind, *step;
+    PyObject *stream, *scope, *lane, *get, *run_state, *log, *kind, *step, *undo;
 } Pieces;
 
 /* Whether the run goes on, the stream was begun by the task or thread that is running now, and its lane has a number, which goes to
@@ -124,11 +124,14 @@ add_after(NativeState *state, PyObject *after, PyObject **data)
     return *data == NULL ? -1 : 1;
 }
 
-/* Tell `after` that the entry could not be written. */
+/* The entry with what `after` returned could not be written. */
 static int
-take_back(PyObject *after)
+undo(Pieces *pieces, PyObject *after)
 {
-    PyObject *result = after == Py_None ? Py_NewRef(Py_None) : PyObject_CallFunctionObjArgs(after, Py_True, NULL);
+    if (after == Py_None || pieces->undo == Py_None) {
+        return 0;
+    }
+    PyObject *result = PyObject_CallNoArgs(pieces->undo);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -145,7 +148,7 @@ add_piece(NativeState *state, Pieces *pieces, PyObject *text, PyObject *after)
         done = data == NULL ? -1 : data != Py_None;
         if (done == 1 && (done = add_after(state, after, &data)) == 1) {
             done = PyObject_SetAttr(pieces->stream, state->method[TAIL], tail) < 0 ? -1 : write_piece(state, pieces, id, data);
-            if (done == 0 && (PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0 || take_back(after) < 0)) {
+            if (done == 0 && (PyObject_SetAttr(pieces->stream, state->method[TAIL], before) < 0 || undo(pieces, after) < 0)) {
                 done = -1;
             }
         }
@@ -225,9 +228,9 @@ pieces_receive(PyObject *self, PyTypeObject *type, PyObject *const *args, Py_ssi
 static PyObject *
 pieces_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *stream, *scope, *get, *run_state, *log, *kind, *step;
+    PyObject *stream, *scope, *get, *run_state, *log, *kind, *step, *undo;
     if ((names != NULL && PyDict_Size(names))
-        || !PyArg_ParseTuple(args, "OOOOOOO:Pieces", &stream, &scope, &get, &run_state, &log, &kind, &step)) {
+        || !PyArg_ParseTuple(args, "OOOOOOOO:Pieces", &stream, &scope, &get, &run_state, &log, &kind, &step, &undo)) {
         return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Pieces takes no named arguments");
     }
     PyObject *lane = PyObject_GetAttrString(scope, "lane");
@@ -244,6 +247,7 @@ pieces_new(PyTypeObject *type, PyObject *args, PyObject *names)
     pieces->log = Py_NewRef(log);
     pieces->kind = Py_NewRef(kind);
     pieces->step = Py_NewRef(step);
+    pieces->undo = Py_NewRef(undo);
     return (PyObject *)pieces;
 }
 
@@ -260,6 +264,7 @@ pieces_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(pieces->log);
     Py_VISIT(pieces->kind);
     Py_VISIT(pieces->step);
+    Py_VISIT(pieces->undo);
     return 0;
 }
 
@@ -275,6 +280,7 @@ pieces_clear(PyObject *self)
     Py_CLEAR(pieces->log);
     Py_CLEAR(pieces->kind);
     Py_CLEAR(pieces->step);
+    Py_CLEAR(pieces->undo);
     return 0;
 }
 

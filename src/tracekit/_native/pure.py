@@ -373,13 +373,22 @@ class Pieces:
 
     ``stream`` looks for secrets: ``look`` is called with its ``tail``, ``keep``, and the ``starts`` of what its ``run``
     knows. ``scope`` is where the stream began, ``get`` returns the scope in the running code's context. ``state`` says
-    whether the run has ended. ``log`` has the journal; ``kind`` and ``step`` are those of the entries.
+    whether the run has ended. ``log`` has the journal; ``kind`` and ``step`` are those of the entries. ``undo`` is called
+    if the entry of a piece can't be written to which something was added (``after``).
     """
 
-    __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_state", "_step", "_stream")
+    __slots__ = ("_get", "_kind", "_lane", "_log", "_scope", "_state", "_step", "_stream", "_undo")
 
     def __init__(
-        self, stream: Any, scope: Any, get: Callable[[], Any], state: Any, log: Any, kind: str, step: int
+        self,
+        stream: Any,
+        scope: Any,
+        get: Callable[[], Any],
+        state: Any,
+        log: Any,
+        kind: str,
+        step: int,
+        undo: Callable[[], object] | None,
     ) -> None:
         self._stream: Final = stream
         self._scope: Final = scope
@@ -389,12 +398,12 @@ class Pieces:
         self._log: Final = log
         self._kind: Final = kind
         self._step: Final = step
+        self._undo: Final = undo
 
-    def add(self, text: object, after: Callable[..., bytes] | None = None) -> bool:
+    def add(self, text: object, after: Callable[[], bytes] | None = None) -> bool:
         """Write a piece; return ``False`` without doing anything if it is not plain, or can't be written.
 
-        ``after``, which is called only for a plain piece, returns what follows the text in its entry. If that can't be
-        written, it is called again, with ``True``.
+        ``after``, which is called only for a plain piece, returns what follows the text in its entry.
         """
         lane, scope = self._lane, self._scope
         if self._state.ended or type(text) is not str or not is_short(text) or lane.id < 0:
@@ -416,8 +425,8 @@ class Pieces:
             self._log.journal.append(self._kind, lane.id, self._step, data)
         except LogWriteError:
             stream.tail = before
-            if after is not None:
-                after(True)
+            if after is not None and self._undo is not None:
+                self._undo()
             return False
         return True
 
@@ -425,7 +434,7 @@ class Pieces:
         self,
         kept: list[bytes] | None,
         otherwise: Callable[[bytes], object],
-        after: Callable[..., bytes] | None,
+        after: Callable[[], bytes] | None,
         data: bytes,
     ) -> None:
         """Write a piece that was received as bytes, and add it to ``kept``; if ``add`` does nothing, or it is no text,

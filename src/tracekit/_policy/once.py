@@ -7,6 +7,7 @@ import threading
 from _thread import LockType, get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -470,15 +471,9 @@ class DuplicateStep(Step):
         else:
             about["final"] = True  # the first call decided whether to retry
             fields = self._failure(error, whole)
-        placed = "suspended" in meta and not self.scope.live
-        if placed:
-            fields += session.place(self.scope.lane)
-        try:
-            seq = append(spec.types.skipped, self.scope.lane.id, self.seq, session.tail_of(self, fields, whole))
-        except LogWriteError:
-            if placed:
-                session.progress.take_back()
-            raise
+        lane = self.scope.lane
+        write = partial(session.append_outcome, append, spec.types.skipped, lane, self, whole, False)
+        seq = session.with_place(lane, write, fields) if "suspended" in meta and not self.scope.live else write(fields)
         meta.update(whole)
         return seq
 

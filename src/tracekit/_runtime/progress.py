@@ -298,6 +298,7 @@ class Progress:
             return b""
         known = self._loops.get(loop) or self._of(loop)
         if not (known.number or known.moved or hop):  # the last place of the loop holds
+            known.reset = lane, lane.since, []
             lane.since = 0
             return b""
         if known.number < 0:

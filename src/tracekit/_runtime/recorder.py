@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -336,7 +337,8 @@ class RecordedStep(Step):
         stream = self._stream = session.redactor.also(self.spec.patterns).stream()
         if self.watched is None and not stream.user:
             kind = self.spec.types.chunk
-            self._pieces = Pieces(stream, scope, current.get, session.state, session.log, kind, self.seq)
+            undo = session.progress.take_back if self._has_places else None
+            self._pieces = Pieces(stream, scope, current.get, session.state, session.log, kind, self.seq, undo)
         return stream
 
     def plain_pieces(self) -> Pieces | None:
@@ -345,14 +347,17 @@ class RecordedStep(Step):
             self._stream_redactor()
         return self._pieces
 
-    def after_others(self, unwritten: bool = False) -> bytes:
-        scope = self.scope  # that of the reader: of another one's pieces none is plain
-        if scope.live or self.spec.structural:
+    def after_others(self) -> bytes:
+        if not self._has_places:
             return _AS_LOGGED
-        if unwritten:
-            self.session.progress.take_back()
-            return b""
-        return _AS_LOGGED + self.session.place(scope.lane)
+        # The scope is that of the reader: of another one's pieces none is plain.
+        return _AS_LOGGED + self.session.place(self.scope.lane)
+
+    @property
+    def _has_places(self) -> bool:
+        """Whether its entries have places if other tasks ran before them (``suspended``): not inside a live step, nor those
+        of a span, which the program itself ends."""
+        return not (self.scope.live or self.spec.structural)
 
     def _chunk(
         self,
@@ -379,14 +384,9 @@ class RecordedStep(Step):
             tail = b',"step":%d%b%b' % (self.seq, fields, session.meta(meta))
         if lane.id < 0:
             session._enroll(lane)
-        if not info or "suspended" not in info or self.scope.live or spec.structural:
-            return append(spec.types.chunk, lane.id, self.seq, tail)
-        tail += session.place(lane)
-        try:
-            return append(spec.types.chunk, lane.id, self.seq, tail)
-        except LogWriteError:
-            session.progress.take_back()
-            raise
+        write = partial(append, spec.types.chunk, lane.id, self.seq)
+        placed = info and "suspended" in info and self._has_places
+        return session.with_place(lane, write, tail) if placed else write(tail)
 
     def _reader(self) -> Lane:
         """Return the lane of the code that takes a piece, or finds the end."""
@@ -578,17 +578,11 @@ class RecordedStep(Step):
         known: bool = True,
     ) -> int:
         """Write the outcome. ``known``: it settles whether an effect happened."""
-        session, spec, scope = self.session, self.spec, self.scope
-        lane = self._comes_to(meta) if self._in_pieces else scope.lane
-        placed = "suspended" in meta and not (scope.live or spec.structural)  # a span is ended by the program itself
-        if placed:
-            fields += session.place(lane)
-        try:
-            seq = append(kind, lane.id, self.seq, session.tail_of(self, fields, meta), spec.effect)
-        except LogWriteError:
-            if placed:
-                session.progress.take_back()
-            raise
+        session, spec = self.session, self.spec
+        lane = self._comes_to(meta) if self._in_pieces else self.scope.lane
+        write = partial(session.append_outcome, append, kind, lane, self, meta, spec.effect)
+        placed = "suspended" in meta and self._has_places
+        seq = session.with_place(lane, write, fields) if placed else write(fields)
         if spec.effect and known:
             session.in_doubt.pop(self.seq, None)
         if places:
@@ -726,14 +720,8 @@ class RecordedTimer(Timer):
 
     def _write(self, append: Append, tail: bytes, in_loop: bool, hop: bool) -> int:
         session, scope = self._session, self._scope
-        if not in_loop:
-            return session.append(scope, "clock", tail, append)
-        tail += session.place(scope.lane, hop=hop)
-        try:
-            return session.append(scope, "clock", tail, append)
-        except LogWriteError:
-            session.progress.take_back()
-            raise
+        write = partial(session.append, scope, "clock", append=append)
+        return session.with_place(scope.lane, write, tail, hop=hop) if in_loop else write(tail)
 
 
 # -- the session -------------------------------------------------------------------------------------------------------
@@ -1013,10 +1001,14 @@ class Recording:
             return self._tree({**spec.meta, "info": to_json(info)})
         return b'%b,"info":%b}' % (rendered.suffix[:-1], data)
 
-    def tail_of(self, step: _Placed, fields: bytes, meta: Mapping[str, Any] | None) -> bytes:
-        """Return the outcome of ``step`` as ``append`` takes it."""
+    def append_outcome(
+        self, append: Append, kind: str, lane: Lane, step: _Placed, meta: Mapping[str, Any], sync: bool, fields: bytes
+    ) -> int:
+        """Append the outcome of ``step``."""
         tail = b',"step":%d%b%b' % (step.seq, fields, self.meta(meta) if meta else b"")
-        return tail if step.scope.agent is None else self._agent(step.scope) + tail
+        if step.scope.agent is not None:
+            tail = self._agent(step.scope) + tail
+        return append(kind, lane.id, step.seq, tail, sync)
 
     def value(
         self,
@@ -1373,8 +1365,17 @@ class Recording:
 
     def place(self, lane: Lane, *, hop: bool = False) -> bytes:
         """Return the place of an event of ``lane`` that an event loop is delivering, as a field of its entry. If that
-        can't be written, ``progress.take_back`` lets the next attempt have the place."""
+        can't be written, ``progress.take_back`` lets the next attempt have the place (``with_place``)."""
         return self.progress.place(lane, self._placed, hop=hop)
+
+    def with_place(self, lane: Lane, write: Callable[[bytes], int], fields: bytes, *, hop: bool = False) -> int:
+        """Write the entry of an event of ``lane`` that an event loop is delivering: ``write(fields)``, with its place."""
+        fields += self.place(lane, hop=hop)  # may write entries of lanes, which are no part of what is taken back
+        try:
+            return write(fields)
+        except LogWriteError:
+            self.progress.take_back()
+            raise
 
     def _placed(self, lane: Lane) -> int:
         """Return the number of a lane that is named in a place, although it may never make a step."""

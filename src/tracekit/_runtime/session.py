@@ -291,9 +291,8 @@ class Step(Protocol):
         thing for this step."""
         return None
 
-    def after_others(self, unwritten: bool = False) -> bytes:
-        """Return what follows the text in the entry of a plain piece before which other tasks ran (``suspended``).
-        ``unwritten``: that entry could not be written; what is returned then has no meaning."""
+    def after_others(self) -> bytes:
+        """Return what follows the text in the entry of a plain piece before which other tasks ran (``suspended``)."""
         raise AssertionError("it has no plain pieces")
 
     def resumed(self) -> None:
