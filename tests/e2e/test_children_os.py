@@ -209,6 +209,8 @@ def test_processes_that_share_a_queue(family: Family) -> None:
         "can_be_replayed"
     ]
     assert (why["answer"], [one["code"] for one in why["reasons"]]) == (None, ["uncaptured"] * 3)
+    (waits,) = [one["text"] for one in why["reasons"] if one["kind"] == "wait"]
+    assert waits.endswith(": which came first was not captured"), waits
     found = json.loads(family.python("-m", "tracekit", "doctor", "--run", family.run_id, "--json").stdout)["findings"]
     queues = [one for one in found if one["code"] == "queue"]
     assert all("a queue of its own" in queue["mend"] for queue in queues)

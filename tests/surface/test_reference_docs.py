@@ -173,6 +173,32 @@ def test_the_page_of_the_verdict_has_every_code() -> None:
     assert missing == []
 
 
+def rows(module: str, name: str) -> list[str]:
+    """The keys of a table in the sources."""
+    source = (Path(tracekit.__file__).parent / module).read_text("utf-8")
+    (table,) = [
+        node.value
+        for node in ast.parse(source).body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(node.value, ast.Dict)
+    ]
+    return [key.value for key in table.keys if isinstance(key, ast.Constant)]
+
+
+def test_every_code_of_a_replay_is_counted_in_words() -> None:
+    """Each code that a session reports has a row in the table of the verdict: how a line counts it, and what to do about it. No row
+    is for a code that nothing reports."""
+    table = rows("_runtime/verdict.py", "CODES")
+    reported = {code for maker, code in codes() if maker in ("inexact", "remark", "allow", "unknown")}
+    assert reported - {*table} == set()
+    sources = "\n".join(path.read_text("utf-8") for path in Path(tracekit.__file__).parent.rglob("*.py"))
+    assert [code for code in table if len(re.findall(rf'"{code}"', sources)) < 2] == []
+
+
+def test_every_kind_of_crossing_has_its_advice() -> None:
+    """``tracekit doctor`` says of each kind of crossing what to do about it."""
+    assert sorted(rows("cli/doctor.py", "_CROSSED")) == sorted(rows("_runtime/boundary.py", "KINDS"))
+
+
 def test_the_page_of_the_format_has_every_kind_that_is_observed(tmp_path: Path) -> None:
     """What the first entry of a run names (connections, files …) is explained among the boundary's kinds or the inputs', in the
     schema, too."""

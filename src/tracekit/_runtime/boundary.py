@@ -14,6 +14,7 @@ from .lane import ROOT
 
 __all__ = [
     "BY_CHANCE",
+    "KINDS",
     "OBSERVED",
     "Boundary",
     "Crossing",
@@ -51,26 +52,43 @@ OBSERVED: Final = (
     "send",
     "stdin",
 )
-#: Crossings that may have an effect: their entry is on the device before they go ahead, and they are never repeated. (A
-#: fork itself has none: what the copy does is observed, as the work of a process of the run.)
-_MAY_HAVE_EFFECT: Final = frozenset(("connect", "native", "process", "send"))
-#: What a crossing is, in words, before its target.
-_WORDS: Final = {
-    "accept": "accepting connections on",
-    "connect": "a connection to",
-    "fork": "a fork of",
-    "listen": "listening on",
-    "look": "looking at",
-    "lookup": "a look-up of",
-    "native": "a call of",
-    "process": "the process",
-    "queue": "taking items from",
-    "send": "sending to",
-    "stdin": "reading",
-    "wait": "waiting for",
+
+
+class CrossingKind:
+    """What the kind of a crossing decides. ``words`` say what it is, before its target.
+
+    ``effect``: it may have an effect, so that its entry is on the device before it goes ahead, and it is never repeated.
+    ``chance``: all that a replay lacks of it, since this was a matter of chance.
+    """
+
+    __slots__ = ("chance", "effect", "words")
+
+    def __init__(self, words: str, *, effect: bool = False, chance: str = "") -> None:
+        self.words: Final = words
+        self.effect: Final = effect
+        self.chance: Final = chance
+
+
+#: Each kind of crossing, by the name of its entry. What to do about it: ``_CROSSED`` in ``cli.doctor``.
+KINDS: Final = {
+    "accept": CrossingKind("accepting connections on"),
+    "connect": CrossingKind("a connection to", effect=True),
+    "fork": CrossingKind(
+        "a fork of"
+    ),  # without effect: what the copy does is observed, as the work of a process of the run
+    "listen": CrossingKind("listening on"),
+    "look": CrossingKind("looking at", chance="when it was as the program found it"),
+    "lookup": CrossingKind("a look-up of"),
+    "native": CrossingKind("a call of", effect=True),
+    "process": CrossingKind("the process", effect=True),
+    "queue": CrossingKind("taking items from", chance="in which order, and which process got which item,"),
+    "send": CrossingKind("sending to", effect=True),
+    "stdin": CrossingKind("reading"),
+    "wait": CrossingKind("waiting for", chance="which came first"),
 }
+_EFFECTS: Final = frozenset(name for name, kind in KINDS.items() if kind.effect)
 #: Crossings of which a replay does not lack anything but the moment, which was a matter of chance.
-BY_CHANCE: Final = frozenset(("look", "queue", "wait"))
+BY_CHANCE: Final = frozenset(name for name, kind in KINDS.items() if kind.chance)
 #: The operation that puts an item into a queue between processes. Any other one takes one.
 _PUTS: Final = "Queue.put"
 #: The operations by which a program listens whose connections are noted when they are accepted.
@@ -115,7 +133,9 @@ class Crossing(NamedTuple):
         place = [] if self.where is None else [self.where]
         if self.times > 1:
             place.append(f"{self.times} times")
-        return f"{_WORDS.get(self.kind, self.kind)} {self.target}" + (f" ({', '.join(place)})" if place else "")
+        known = KINDS.get(self.kind)
+        words = self.kind if known is None else known.words
+        return f"{words} {self.target}" + (f" ({', '.join(place)})" if place else "")
 
     @property
     def advice(self) -> str:
@@ -257,7 +277,7 @@ class _Counted:
         self.key: Final = key
         self.lane: Final = lane
         self.operation: Final = operation
-        self.effect: Final = key.status == "noted" and key.kind in _MAY_HAVE_EFFECT
+        self.effect: Final = key.status == "noted" and key.kind in _EFFECTS
         self.entry = 0
         self.times = 0
         self.captured = 0
@@ -387,7 +407,7 @@ def by_chance(processes: Iterable[Iterable[Crossing]]) -> list[Crossing]:
     put: Counter[str] = Counter()
     for crossings in processes:
         own = [*crossings]
-        looks.update(((one.target, one.where), one) for one in own if one.kind in ("look", "wait"))
+        looks.update(((one.target, one.where), one) for one in own if one.kind in BY_CHANCE and one.kind != "queue")
         queues = {(one.target, one.operation): one for one in reversed(own) if one.kind == "queue"}
         for (target, operation), one in queues.items():
             if operation == _PUTS:

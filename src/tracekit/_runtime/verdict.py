@@ -1,5 +1,4 @@
-"""The verdict: whether a replay was exact, whether a recorded run can be replayed, and whether it is safe to run it
-again.
+"""The verdict: was a replay exact, can a run be replayed, and is it safe to run it again?
 
 Each answer has coded reasons, and where something is unknown the answer is unknown, never yes. A session adds its
 findings to a ``ReplayVerdict`` through its ``Report``; ``judge`` is a pure function of a log. Everything else that
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from .._journal.entry import READS, SINGLES, family_of, imported_from, info_of, meta_of
 from .._lazy import NamedTuple
 from ..errors import InexactReplayError
-from .boundary import OBSERVED, Crossing, by_chance, crossings_of, uncaptured
+from .boundary import KINDS, OBSERVED, Crossing, by_chance, crossings_of, uncaptured
 from .recovered import RecoveredLog, RecoveredStep
 from .report import MOST
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CAN_BE_INEXACT",
+    "CODES",
+    "FOLLOWS",
     "File",
     "Judgement",
     "Reason",
@@ -37,76 +38,95 @@ __all__ = [
     "judge",
 ]
 
-#: The remarks that ``strict`` may name; they then make a replay inexact.
-CAN_BE_INEXACT: Final = ("environment", "clock", "output", "redacted")
 #: How many reasons of one code are kept; all of them are counted.
 _KEPT: Final = 1000
 #: How many reasons the text of an error shows.
 _SHOWN: Final = 5
-#: How a line counts the reasons of a code: singular and plural.
-_WORDS: Final = {
-    "clock": ("clock read more or fewer", "clock reads more or fewer"),
-    "environment": ("difference of environment", "differences of environment"),
-    "output": ("other output", "other outputs"),
-    "output_not_kept": ("output not kept", "outputs not kept"),
-    "hops": ("hop more or fewer", "hops more or fewer"),
-    "polled": ("task that may have polled otherwise", "tasks that may have polled otherwise"),
-    "signal": ("handler called between two steps", "handlers called between two steps"),
-    "other_signal": ("signal handled otherwise", "signals handled otherwise"),
-    "past_end": ("step past the recorded end", "steps past the recorded end"),
-    "place": ("event whose place was passed", "events whose places were passed"),
-    "undelivered": ("recorded event that never came", "recorded events that never came"),
-    "unconsumed_steps": ("recorded step that was never requested", "recorded steps that were never requested"),
-    "late": ("call after the end", "calls after the end"),
-    "passed_over": ("difference passed over", "differences passed over"),
-    "shared_argument": ("argument in another state", "arguments in another state"),
-    "result": ("other result", "other results"),
-    "error": ("other exception at the end", "other exceptions at the end"),
-    "exit_status": ("other exit status", "other exit statuses"),
-    "exception": ("exception of another type", "exceptions of another type"),
-    "attributes": ("exception without all its attributes", "exceptions without all their attributes"),
-    "live": ("step that went live", "steps that went live"),
-    "live_differs": ("difference that followed from it", "differences that followed from it"),
-    "hour": ("clock that showed another hour", "clocks that showed another hour"),
-    "left": ("way that the recorded program did not go", "ways that the recorded program did not go"),
-    "not_made": ("recorded step that was not made", "recorded steps that were not made"),
-    "hosts": ("connection to an allowed host", "connections to allowed hosts"),
-    "imported": ("imported run", "imported runs"),
-    "guard": ("guard that was off", "guards that were off"),
-    "incomplete": ("recording without an end", "recordings without an end"),
-    "interrupted": ("interruption by Ctrl-C", "interruptions by Ctrl-C"),
-    "input": ("input that is different here", "inputs that are different here"),
-    "directory": ("directory that is missing here", "directories that are missing here"),
-    "other_entries": ("directory with other entries", "directories with other entries"),
-    "changed_file": ("file as it was before", "files as they were before"),
-    "generated_file": ("file of the system as it was", "files of the system as they were"),
-    "not_kept": ("file that is different here", "files that are different here"),
-    "not_laid": ("file of today without a scratch layer", "files of today without a scratch layer"),
-    "other_directory": ("other current directory", "other current directories"),
-    "written": ("file that was written", "files that were written"),
-    "live_input": ("input of today", "inputs of today"),
-    "ignored": ("step inside what is excluded from the comparison", "steps inside what is excluded from the comparison"),
-    "unrecorded_input": ("input that was not recorded", "inputs that were not recorded"),
-}  # fmt: skip
-
 _CHANGED: Final = "look at what changed in the code; record again if the change is meant"
 _ORDER: Final = (
     "where nothing changed in the code, threads, tasks or processes took turns in another order: what they share without a lock, a "
-    "future or a queue (a list, a flag) is not recorded, so let them share it by one of these"
+    f"future or a queue (a list, a flag) is not recorded, so let them share it by one of these; else {_CHANGED}"
 )
-#: What to do about reasons of a code, where a change of the code need not be the cause.
-_ADVICE: Final = {
-    "reordered": f"{_ORDER}; else {_CHANGED}",
-    "undelivered": f"{_ORDER}; else {_CHANGED}",
-    "shared_argument": f"{_ORDER}; else {_CHANGED}",
-    "late": "wait for the thread or task that makes the call before the block ends",
-    "exception": (
-        "if it holds what can't be recorded, raise it with plain values, or register a codec (`tracekit.integration.register_codec`), "
-        "and record again; else import the module of its type before the replay"
-    ),
-    "environment": "replay with the versions that it was recorded with; or record again",
-    "redacted": "no replay has the value that was taken out of the recording",
-}
+_BEFORE: Final = "wait for the thread or task that makes the call before the block ends"
+_TYPE: Final = (
+    "if it holds what can't be recorded, raise it with plain values, or register a codec (`tracekit.integration.register_codec`), "
+    "and record again; else import the module of its type before the replay"
+)
+_VERSIONS: Final = "replay with the versions that it was recorded with; or record again"
+_PLACEHOLDER: Final = "no replay has the value that was taken out of the recording"
+
+
+class Code:
+    """What is decided by the code of a reason for which a replay is not exact, or of a remark.
+
+    ``one`` and ``many`` count it in a line. ``advice`` is what to do about it. ``strict``: a remark which ``strict`` may name,
+    and which then makes a replay inexact. ``follows``: the consequence of another one, since the program had taken another
+    path before.
+    """
+
+    __slots__ = ("advice", "follows", "many", "one", "strict")
+
+    def __init__(
+        self, one: str, many: str | None = None, *, advice: str = _CHANGED, strict: bool = False, follows: bool = False
+    ) -> None:
+        self.one: Final = one
+        self.many: Final = one if many is None else many
+        self.advice: Final = advice
+        self.strict: Final = strict
+        self.follows: Final = follows
+
+
+#: Each code with which a session reports something. (A failure of a replay has the code of its error.)
+CODES: Final = {
+    "environment": Code("difference of environment", "differences of environment", advice=_VERSIONS, strict=True),
+    "attributes": Code("exception without all its attributes", "exceptions without all their attributes"),
+    "changed_file": Code("file as it was before", "files as they were before"),
+    "clock": Code("clock read more or fewer", "clock reads more or fewer", strict=True),
+    "directory": Code("directory that is missing here", "directories that are missing here"),
+    "error": Code("other exception at the end", "other exceptions at the end", follows=True),
+    "exception": Code("exception of another type", "exceptions of another type", advice=_TYPE, follows=True),
+    "exit_status": Code("other exit status", "other exit statuses", follows=True),
+    "generated_file": Code("file of the system as it was", "files of the system as they were"),
+    "guard": Code("guard that was off", "guards that were off"),
+    "hops": Code("hop more or fewer", "hops more or fewer"),
+    "hosts": Code("connection to an allowed host", "connections to allowed hosts"),
+    "hour": Code("clock that showed another hour", "clocks that showed another hour"),
+    "ignored": Code("step inside what is excluded from the comparison", "steps inside what is excluded from the comparison"),
+    "imported": Code("imported run", "imported runs"),
+    "incomplete": Code("recording without an end", "recordings without an end"),
+    "input": Code("input that is different here", "inputs that are different here"),
+    "interrupted": Code("interruption by Ctrl-C", "interruptions by Ctrl-C"),
+    "late": Code("call after the end", "calls after the end", advice=_BEFORE),
+    "left": Code("way that the recorded program did not go", "ways that the recorded program did not go"),
+    "live": Code("step that went live", "steps that went live"),
+    "live_differs": Code("difference that followed from it", "differences that followed from it"),
+    "live_input": Code("input of today", "inputs of today"),
+    "not_kept": Code("file that is different here", "files that are different here"),
+    "not_laid": Code("file of today without a scratch layer", "files of today without a scratch layer"),
+    "not_made": Code("recorded step that was not made", "recorded steps that were not made"),
+    "other_directory": Code("other current directory", "other current directories"),
+    "other_entries": Code("directory with other entries", "directories with other entries"),
+    "other_signal": Code("signal handled otherwise", "signals handled otherwise"),
+    "output": Code("other output", "other outputs", strict=True),
+    "output_not_kept": Code("output not kept", "outputs not kept"),
+    "passed_over": Code("difference passed over", "differences passed over"),
+    "past_end": Code("step past the recorded end", "steps past the recorded end"),
+    "place": Code("event whose place was passed", "events whose places were passed"),
+    "polled": Code("task that may have polled otherwise", "tasks that may have polled otherwise"),
+    "redacted": Code("redacted", advice=_PLACEHOLDER, strict=True),
+    "reordered": Code("reordered", advice=_ORDER, follows=True),
+    "result": Code("other result", "other results", follows=True),
+    "shared_argument": Code("argument in another state", "arguments in another state", advice=_ORDER),
+    "signal": Code("handler called between two steps", "handlers called between two steps"),
+    "unconsumed_steps": Code("recorded step that was never requested", "recorded steps that were never requested", follows=True),
+    "undelivered": Code("recorded event that never came", "recorded events that never came", advice=_ORDER, follows=True),
+    "unrecorded_input": Code("input that was not recorded", "inputs that were not recorded"),
+    "written": Code("file that was written", "files that were written"),
+}  # fmt: skip
+#: The remarks that ``strict`` may name.
+CAN_BE_INEXACT: Final = tuple(name for name, code in CODES.items() if code.strict)
+#: The codes of what follows from something else.
+FOLLOWS: Final = frozenset(name for name, code in CODES.items() if code.follows)
 
 Answer = Literal["exact", "exact but for", "inexact", "unknown"]
 
@@ -201,7 +221,7 @@ class ReplayVerdict:
         chosen = sorted(codes & self.strict)
         named = ", ".join(f'"{code}"' for code in chosen)
         leave = f"; or leave {named} out of strict" if chosen and chosen == sorted(codes) else ""
-        action = "; ".join(dict.fromkeys(_ADVICE.get(one.code, _CHANGED) for one in self.reasons))
+        action = "; ".join(dict.fromkeys(_code(one.code).advice for one in self.reasons))
         todays = self._options_for_today() if codes == {"input"} else {}
         if todays:
             import shlex
@@ -250,8 +270,12 @@ def _in_short(paths: list[str]) -> list[str]:
     return [os.path.join(above, "*", *names) if len(names) == 1 else f"{above}/*"] if above.strip("/") else paths
 
 
-def _words(code: str, count: int) -> str:
-    return _WORDS.get(code, (code.replace("_", " "),) * 2)[count != 1]
+def _code(name: str) -> Code:
+    return CODES.get(name) or Code(name.replace("_", " "))
+
+
+def _words(name: str, count: int) -> str:
+    return _code(name).one if count == 1 else _code(name).many
 
 
 def _place(reason: Reason) -> str:
@@ -511,12 +535,6 @@ def _against_a_replay(read: Sequence[_Read]) -> Iterator[tuple[bool | None, Reas
 
 
 _Crossed = Sequence[tuple[_Read, Crossing]]
-#: What chance decides of a crossing, by its kind.
-_BY_CHANCE: Final = {
-    "look": "when it was as the program found it",
-    "queue": "in which order, and which process got which item,",
-    "wait": "which came first",
-}
 
 
 def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple[bool | None, Reason]]:
@@ -534,12 +552,7 @@ def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple
             says = None if crossing.kind in ("accept", "listen") else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
     for crossing in chance:
-        what = (
-            "in which order, and which process got which item,"
-            if crossing.kind == "queue"
-            else "when it was as the program found it"
-        )
-        text = f"{crossing.text}: {what} was not captured"
+        text = f"{crossing.text}: {KINDS[crossing.kind].chance} was not captured"
         yield None, Reason("uncaptured", text, {"kind": crossing.kind, "where": crossing.where})
 
 

@@ -22,7 +22,8 @@ from .._runs.determinism import Recorded, Transcript, first_difference
 from .._runs.program import Program
 from .._runs.reading import RunView, StepView, read_run
 from .._runs.wording import plural
-from .._runtime.boundary import Crossing, uncaptured
+from .._runtime.boundary import BY_CHANCE, Crossing, uncaptured
+from .._runtime.verdict import FOLLOWS
 from ..errors import RunNotFoundError, RunStateError
 from . import output
 from .launch import first_meta, siblings
@@ -167,7 +168,7 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
             yield Finding("undeclared", text, where, mend, view.run_id, step.place, f"{step.name}: {mend}")
     for reason in view.verdict.can_be_replayed.reasons:
         kind = reason.facts.get("kind")
-        if kind in ("look", "queue", "wait"):  # known only from all processes together
+        if kind in BY_CHANCE:  # known only from all processes together
             yield Finding(kind, reason.text, reason.facts["where"], _CROSSED[kind], view.run_id)
             continue
         if reason.code in _ELSEWHERE or "kind" in reason.facts:
@@ -221,11 +222,6 @@ def _against_another_one(view: RunView) -> list[str]:
 # -- replays -----------------------------------------------------------------------------------------------------------
 #
 # A difference from the recording is skipped if that is harmless, so that more than the first one is found.
-
-#: Reasons that are consequences of others: the run took another path before.
-_FOLLOWS: Final = frozenset(
-    ("result", "error", "exit_status", "unconsumed_steps", "undelivered", "reordered", "exception")
-)
 
 
 class _Difference(NamedTuple):
@@ -324,7 +320,7 @@ def _differences(transcript: Transcript, run: str) -> list[_Difference]:
                 waits=reason["code"] == "everything_waits",
                 threads=reason.get("threads") is True,
             )
-            (follow if reason["code"] in _FOLLOWS else found).append(one)
+            (follow if reason["code"] in FOLLOWS else found).append(one)
     if transcript.failure is not None and not transcript.failure[0]["at_log_end"]:
         about, where = transcript.failure
         # What was refused, and what the trace lacks, is found in the trace itself: the replay only could not go on
