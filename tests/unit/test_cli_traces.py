@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -686,6 +687,9 @@ def test_why_has_five_answers() -> None:
     assert [line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")] == [
         "what happened", "why this path", "which fallback", "safe to retry", "can be replayed"
     ]  # fmt: skip
+    asked = re.findall(r"<summary>(.+?)\?</summary><p>(.+?)</p>", call("report", path, "-o", "-").stdout)
+    assert [one for one, _ in asked] == ["What happened", "Why this path", "Which fallback"]
+    assert [html.unescape(text) for _, text in asked] == [told[one.lower().replace(" ", "_")]["text"] for one, _ in asked]
 
 
 def test_why_a_run_can_be_retried() -> None:

@@ -322,8 +322,9 @@ class Completed:
 #
 # What a tool declares beyond its name: contract, key, cost, fallbacks, compensation. Checked at the declaration.
 
-#: Fields that a generator's contract can't have.
-_NOT_PIECEWISE: Final = ("exactly_once", "max_retries", "timeout_ms")
+#: Fields for which a call is one thing, from its beginning to its end. A generator can't have them: its caller has had some of
+#: its items by then. With any other field nothing remains to be enforced once the call has begun.
+_OF_THE_WHOLE_CALL: Final = ("exactly_once", "max_retries", "timeout_ms")
 
 
 class Terms:
@@ -373,9 +374,7 @@ class Terms:
         self.fallback: Final = self._fallback(fallbacks, side_effect, function, shape)
         self.contract_fields: Final = contract.as_dict()
         #: Whether nothing remains to be enforced once the call has begun.
-        self.checks_only: Final = not (
-            self.fallback or self.compensation or contract.exactly_once or contract.max_retries or contract.timeout_ms
-        )
+        self.checks_only: Final = not (self.fallback or self.compensation or self._of_the_whole_call())
 
     # -- at the declaration --------------------------------------------------------------------------------------------
 
@@ -388,7 +387,7 @@ class Terms:
             )
         if "generator" not in shape:
             return
-        unsupported = [name for name in _NOT_PIECEWISE if getattr(self.contract, name)]
+        unsupported = self._of_the_whole_call()
         unsupported += ["fallback"] if fallbacks else []
         unsupported += ["compensate"] if compensate is not None else []
         if unsupported:
@@ -398,6 +397,9 @@ class Terms:
                 f"it is a generator, and its caller has had some of its items when it fails: {', '.join(unsupported)} can't be kept",
                 "leave it out, or let the tool return a list",
             )
+
+    def _of_the_whole_call(self) -> list[str]:
+        return [name for name in _OF_THE_WHOLE_CALL if getattr(self.contract, name)]
 
     def _key_of(self, declared: Any) -> Callable[[Mapping[str, Any]], Any] | None:
         """Return the function that takes the key from the bound arguments; ``None`` if none is declared."""

@@ -11,6 +11,7 @@ from .._lazy import NamedTuple, expression
 from .._native import sha256_hex
 
 __all__ = [
+    "CHECKS",
     "CUT_OFF",
     "DEFAULT",
     "ENDS",
@@ -89,6 +90,9 @@ SINGLES: Final = frozenset(
         "final.response",
     }
 )
+
+#: Steps of one entry by which a program decides what it may do: a partial replay can have them decided again.
+CHECKS: Final = ("policy.check", "breaker", "detection")
 
 #: A call that was refused, in place of its intent record: ``meta.info.family`` says of which kind, ``error`` why.
 REFUSALS: Final = frozenset({"contract.violated", "budget.exceeded"})

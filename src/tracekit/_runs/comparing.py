@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
 
+from .._journal.entry import CHECKS
 from .._runtime.matching import differences
 from .._values import dumps
 from .reading import Change, FileView, RunView, StepView, alignment, plain
@@ -232,9 +233,8 @@ def _without_transport(headers: Any) -> Any:
 
 # -- consequences of a change ------------------------------------------------------------------------------------------
 
-#: Calls that a program makes to anything but models; and steps that decide what it may do.
+#: Calls that a program makes to anything but models.
 _CALLS: Final = ("tool", "http", "process")
-_DECISIONS: Final = ("policy.check", "breaker", "detection")
 _PLANS: Final = ("decision", "router.decision")
 _SIGNS: Final[Mapping[Op, str]] = {"added": "added", "removed": "dropped", "changed": "changed", "moved": "moved"}
 
@@ -260,7 +260,7 @@ def changes(
         calls.append({"op": "added" if ended["step"] is None else "changed", **ended, "answered": False})
     own = next((one for one in found.ends if one.before is before.own), None)
     result = [] if own is None or ended is not None or crashed else [dict(one) for one in own.fields]
-    decided = [one for one in found.steps if one.step.kind in _DECISIONS and one.op == "changed" and _of(one, "output")]
+    decided = [one for one in found.steps if one.step.kind in CHECKS and one.op == "changed" and _of(one, "output")]
     return {
         "calls": calls,
         "decisions": [*_flips(before, decided)],
@@ -273,7 +273,7 @@ def changes(
 
 def _other_plan(one: StepDifference) -> bool:
     """Return whether the program decided something else, or had something decided that was not before, or no longer."""
-    return one.step.kind in _PLANS or (one.step.kind in _DECISIONS and one.op in ("added", "removed"))
+    return one.step.kind in _PLANS or (one.step.kind in CHECKS and one.op in ("added", "removed"))
 
 
 def _changed_call(one: StepDifference) -> bool:

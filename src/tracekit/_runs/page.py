@@ -245,15 +245,12 @@ def _endings(view: RunView) -> Iterator[str]:
 
 
 def _answers(answers: Mapping[str, Any], shown: bool) -> Iterator[str]:
-    asked = (
-        ("what_happened", "What happened?"),
-        ("why_this_path", "Why this path?"),
-        ("which_fallback", "Which fallback?"),
-    )
-    for key, question in asked:
-        if isinstance(answer := answers.get(key), Mapping):
-            is_open = " open" if shown and key == "what_happened" else ""
-            yield f"<details{is_open}><summary>{question}</summary><p>{safe(answer['text'])}</p></details>"
+    """Yield the answers that are not those of the verdict, which has lines of its own; ``shown``: the first one open."""
+    for key, answer in answers.items():
+        if isinstance(answer, Mapping) and "answer" not in answer:
+            is_open, question = " open" if shown else "", key.replace("_", " ").capitalize()
+            shown = False
+            yield f"<details{is_open}><summary>{safe(question)}?</summary><p>{safe(answer['text'])}</p></details>"
 
 
 def _judged(question: str, found: Judgement) -> str:

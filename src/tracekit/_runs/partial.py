@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from .._capture.http import names_model
-from .._journal.entry import LOCK_TAKEN, meta_of
+from .._journal.entry import CHECKS, LOCK_TAKEN, meta_of
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._policy.policies import under_policies
@@ -51,8 +51,6 @@ _OUTCOMES: Final = frozenset(("final.response",))
 
 #: Waits of some duration, however they are implemented.
 _TIMERS: Final = frozenset(("asyncio.timer", "time.sleep", "tracekit.backoff"))
-#: Steps with one entry that may be decided again.
-_DECISIONS: Final = frozenset(("policy.check", "breaker", "detection"))
 #: Clocks that only measure durations: they are the same at any time of day.
 _STEADY: Final = ("time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "loop.time")
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
@@ -76,10 +74,10 @@ class Live:
         self._moment: timedelta | datetime | date | None = None
         for kind, instead in kinds.items():
             family, _, name = kind.partition(":")
-            if family not in ("llm", "tool", "http") and (kind not in _DECISIONS and kind != "clock"):
+            if family not in ("llm", "tool", "http") and (kind not in CHECKS and kind != "clock"):
+                checks = ", ".join(f'"{one}"' for one in CHECKS)
                 raise ValueError(
-                    'live takes "llm", "tool" and "http", or one name as in "tool:search", and "policy.check", "breaker", "detection" '
-                    f'and "clock", not {kind!r}'
+                    f'live takes "llm", "tool" and "http", or one name as in "tool:search", and {checks} and "clock", not {kind!r}'
                 )
             if instead is None:
                 continue
@@ -89,7 +87,7 @@ class Live:
                 self._models[name or "llm"] = instead
             elif kind == "clock":
                 self._moment = _moment(instead)
-            elif kind in _DECISIONS:
+            elif kind in CHECKS:
                 if not callable(instead) and not (isinstance(instead, str) and _FUNCTION.fullmatch(instead)):
                     raise ValueError(
                         f"live[{kind!r}] must be a function or its name, 'module:function', not {instead!r}"

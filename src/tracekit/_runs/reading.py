@@ -41,7 +41,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._capture.plugins import Dialect, Reading, discover
-from .._journal.entry import ENDS, READS, family_of, imported_from, meta_of
+from .._journal.entry import CHECKS, ENDS, READS, REFUSALS, family_of, imported_from, meta_of
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, segment_in, shown_as
 from .._lazy import expression
@@ -53,6 +53,7 @@ from ..errors import RunNotFoundError, TracekitError
 from .recovery import decision_on, settlements
 
 __all__ = [
+    "GROUPS",
     "Change",
     "Edit",
     "FileView",
@@ -88,13 +89,11 @@ _BOOKKEEPING: Final = (
     | {"recovery.completed", "pipe", "data"}
 )
 #: Kinds of steps that one word of a filter selects.
-_GROUPS: Final = {
-    "decision": frozenset(
-        ("decision", "router.decision", "policy.check", "breaker", "state_transition", "detection", "intent.received")
-    ),
+GROUPS: Final = {
+    "decision": frozenset(("decision", "router.decision", *CHECKS, "state_transition", "intent.received")),
     "message": frozenset(("task_sent", "task_received", "response_sent", "final.response")),
     "fallback": frozenset(("fallback.triggered", "fallback.exhausted")),
-    "refusal": frozenset(("contract.violated", "budget.exceeded")),
+    "refusal": REFUSALS,
     "recovery": frozenset(("recovery.started", "recovery.completed", "recovery.settled")),
     "run": frozenset(("run.started", *ENDS)),
 }
@@ -714,7 +713,7 @@ class StepView:
 
     def is_named(self, kind: str) -> bool:
         """Return whether its family, its type or the group of these has this name."""
-        return kind in (self.kind, self.type) or self.kind in _GROUPS.get(kind, ())
+        return kind in (self.kind, self.type) or self.kind in GROUPS.get(kind, ())
 
     @property
     def settled(self) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from .._journal.entry import FAMILIES
+from .._journal.entry import CHECKS, FAMILIES
 from .._journal.store import store_named
 from .._runs.corpus import CorpusReport, Group, JudgedRun, Query, State, asks_models, state_count
 from .._runs.corpus import regress as regress_runs
@@ -226,7 +226,7 @@ def regress(
 def _tried(live: tuple[str, ...], policy: str | None, shift: str | None, at: str | None) -> dict[str, Any]:
     found = live_kinds(live)
     if policy is not None:
-        found |= dict.fromkeys(("policy.check", "breaker", "detection"), policy)
+        found |= dict.fromkeys(CHECKS, policy)
     if shift is not None and at is not None:
         raise click.UsageError("--shift-clock and --at both say which hour it is: name one of them")
     if shift is not None or at is not None:

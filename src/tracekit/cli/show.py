@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from .. import _reality
+from .._journal.entry import REFUSALS
 from .._journal.reader import Follower, Trace
 from .._journal.store import Store, beside, segment_in, shown_as
 from .._runs.reading import (
+    GROUPS,
     Edit,
     FileView,
     ModelCall,
@@ -39,6 +41,7 @@ from .._runs.wording import (
     result_text,
     usage_text,
 )
+from .._runtime.verdict import Judgement
 from . import output
 from .options import READ_STORE
 from .output import Line, age, brief, dollars, duration, local_time, located, printable, short, styled
@@ -180,7 +183,7 @@ def _is_lane(step: StepView, wanted: str) -> bool:
 @click.option("--failed", is_flag=True, help="Only what failed, was cut off, or is in doubt.")
 @click.option("--follow", is_flag=True, help="Follow a live run until it ends.")
 @click.option(
-    "--why", "as_why", is_flag=True, help="Answer five questions: what, why, which fallback, safe to retry, replayable."
+    "--why", "as_why", is_flag=True, help="Say what happened and why, and whether it may be repeated and replayed."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the entries as JSON lines.")
 @click.option("--expand", is_flag=True, help="In JSON, replace references by their values.")
@@ -734,11 +737,10 @@ def _print_error(console: Console, step: StepView) -> None:
 
 # -- why ---------------------------------------------------------------------------------------------------------------
 #
-# ``tracekit show RUN --why``: five questions, each answered in a line with the entries that support the answer.
+# ``tracekit show RUN --why``: questions (``_QUESTIONS``), each answered in a line with the entries that support the answer.
 
-_CHOICES: Final = ("decision", "router.decision", "policy.check", "breaker", "state_transition", "intent.received")
-_FALLBACKS: Final = ("fallback.triggered", "fallback.exhausted", "breaker")
-_REFUSALS: Final = ("contract.violated", "budget.exceeded")
+_CHOICES: Final = GROUPS["decision"] - {"detection"}  # which finds something, and chooses nothing
+_FALLBACKS: Final = GROUPS["fallback"] | {"breaker"}
 #: The most entries that are named in one answer.
 _MAX_ENTRIES: Final = 12
 
@@ -746,21 +748,12 @@ Answer = tuple[str, list[int | str]]
 
 
 def explain(view: RunView) -> dict[str, Any]:
-    """Return the answers about a run: ``what_happened``, ``why_this_path``, ``which_fallback``, ``safe_to_retry``,
-    ``can_be_replayed``.
+    """Return the answers to the ``_QUESTIONS`` about a run, by question, after its ``run_id``.
 
-    Each answer is ``{"text", "entries"}``; the last two are the verdict on the run, with an ``"answer"``, ``true``,
-    ``false``, or ``null`` if unknown, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
+    Each answer is ``{"text", "entries"}``; those of the verdict also have an ``"answer"``, ``true``, ``false``, or ``null`` if
+    unknown, and coded ``"reasons"``. An entry of a child process is ``"SEGMENT:SEQ"``.
     """
-    verdict = view.verdict
-    return {
-        "run_id": view.run_id,
-        "what_happened": _shape(_what_happened(view)),
-        "why_this_path": _shape(_why_this_path(view)),
-        "which_fallback": _shape(_which_fallback(view)),
-        "safe_to_retry": verdict.safe_to_run_again.as_dict(),
-        "can_be_replayed": verdict.can_be_replayed.as_dict(),
-    }
+    return {"run_id": view.run_id} | {question: _shape(answer(view)) for question, answer in _QUESTIONS.items()}
 
 
 def print_answers(answers: Mapping[str, Any]) -> None:
@@ -786,7 +779,9 @@ def _numbers(seqs: list[int | str]) -> str:
     return f"[{shown}{f' and {len(seqs) - _MAX_ENTRIES} more' if len(seqs) > _MAX_ENTRIES else ''}]"
 
 
-def _shape(answer: Answer) -> dict[str, Any]:
+def _shape(answer: Answer | Judgement) -> dict[str, Any]:
+    if isinstance(answer, Judgement):
+        return answer.as_dict()
     return {"text": answer[0], "entries": answer[1]}
 
 
@@ -820,7 +815,7 @@ def _what_happened(view: RunView) -> Answer:
     failed = [step for step in _calls(view) if step.failed]
     if failed:
         head += f" {plural(len(failed), 'step')} failed, the last one {_name(failed[-1])}: {short(failed[-1].error)}."
-    refused, places = _found(view, _REFUSALS)
+    refused, places = _found(view, REFUSALS)
     if refused:
         by = short(refused[-1].get("name") or "", 40)
         head += f" {plural(len(refused), 'call')} refused, the last one {refused[-1]['type']} {by}".rstrip() + "."
@@ -869,7 +864,7 @@ def _why_this_path(view: RunView) -> Answer:
     return "Nothing is recorded to have been done, so there was nothing to choose.", []
 
 
-def _found(view: RunView, kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
+def _found(view: RunView, kinds: Iterable[str]) -> tuple[list[dict[str, Any]], list[int | str]]:
     """Return the entries of these types in the whole run, and their places."""
     found = [(one, entry) for one in view.files for entry in one.entries_of(*kinds)]
     return [entry for _, entry in found], [one.place(entry["seq"]) for one, entry in found]
@@ -913,6 +908,18 @@ def _fallback_text(entry: Mapping[str, Any]) -> str:
     if about.get("escalation") is True:
         texts += f", an escalation from {short(about.get('from_side_effect'), 40)} to {short(about.get('to_side_effect'), 40)}"
     return texts
+
+
+# -- every question ------------------------------------------------------------------------------------
+
+#: Each question by its name in JSON, in the order in which they are answered. The page of ``tracekit report`` asks the same.
+_QUESTIONS: Final[Mapping[str, Callable[[RunView], Answer | Judgement]]] = {
+    "what_happened": _what_happened,
+    "why_this_path": _why_this_path,
+    "which_fallback": _which_fallback,
+    "safe_to_retry": lambda view: view.verdict.safe_to_run_again,
+    "can_be_replayed": lambda view: view.verdict.can_be_replayed,
+}
 
 
 # -- text --------------------------------------------------------------------------------------------
