@@ -1,5 +1,7 @@
-"""Names, modules, regular expressions and named tuples that are created on first use, so that a program does not pay for
-what it never uses."""
+"""What is created on first use: names, modules, regular expressions and named tuples.
+
+So a program does not pay for what it never uses.
+"""
 
 from __future__ import annotations
 

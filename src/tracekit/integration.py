@@ -1,5 +1,4 @@
-"""The interface for integrations and other extensions: how a library's calls become steps, and other parts of tracekit
-to build on.
+"""The interface for integrations and other extensions: how a library's calls become steps, and more.
 
 An integration is an importable package with an object ``integration`` of type ``Integration``, announced in the
 entry-point group ``tracekit.integrations``. It describes patches; ``tracekit.instrument()`` applies them when (and only

@@ -1,5 +1,6 @@
-"""The health and the metrics of a store of runs, for operators: as an ASGI application, or in your own Prometheus
-registry.
+"""Health and metrics of a store of runs, for operators.
+
+As an ASGI application, or in your own Prometheus registry.
 
 ::
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 
+import pytest
+
+import tracekit
 from tests.support.docstrings import examples
 from tests.support.processes import SDKS, python
 
@@ -27,6 +31,21 @@ FIRST = [
     "tracekit.integration.read_run",
     "tracekit.integration.Store",
 ]
+
+
+SOURCES = Path(tracekit.__file__).parent
+PACKAGES = {path.parent for path in SOURCES.rglob("__init__.py")}
+
+
+@pytest.mark.parametrize("directory", sorted(PACKAGES), ids=lambda path: path.name)
+def test_the_first_line_of_a_module_says_what_it_is(directory: Path) -> None:
+    """As a sentence that is complete on that line: the page on how it works tells its reader to print these lines."""
+    broken = []
+    for path in directory.glob("*.py"):
+        first, _, rest = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")
+        if not first or rest.partition("\n")[0]:
+            broken.append((path.name, first))
+    assert broken == []
 
 
 def test_the_first_docstrings_have_examples() -> None:

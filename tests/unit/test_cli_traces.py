@@ -689,7 +689,9 @@ def test_why_has_five_answers() -> None:
     ]  # fmt: skip
     asked = re.findall(r"<summary>(.+?)\?</summary><p>(.+?)</p>", call("report", path, "-o", "-").stdout)
     assert [one for one, _ in asked] == ["What happened", "Why this path", "Which fallback"]
-    assert [html.unescape(text) for _, text in asked] == [told[one.lower().replace(" ", "_")]["text"] for one, _ in asked]
+    assert [html.unescape(text) for _, text in asked] == [
+        told[one.lower().replace(" ", "_")]["text"] for one, _ in asked
+    ]
 
 
 def test_why_a_run_can_be_retried() -> None:

@@ -1,5 +1,6 @@
-"""Determines who is calling: user code, whose clock and random reads belong to the run, or code that sends telemetry,
-which does not.
+"""Determines who is calling: user code, a package's or Python's, or code that sends telemetry.
+
+Clock and random reads by user code belong to the run; those by code that sends telemetry do not.
 
 User code is any file outside the standard library, ``site-packages`` and tracekit, and every included package: the one
 that calls ``record()`` or defines a traced function, agent frameworks named by an integration, ``user_modules=``.

@@ -1,5 +1,4 @@
-"""The decorators and blocks with which a program marks its steps: ``traced_tool``, ``traced_model``, ``traced``,
-``effect``."""
+"""The decorators and blocks by which a program marks its steps: ``traced_tool``, ``traced``, ``effect`` …"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The operations with which a process reaches outside: a replay's guard refuses them, a recording notes them in its
-boundary."""
+"""Operations that reach outside the process: a replay's guard refuses them, a recording notes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Calls a function that the program handed to a thread, a pool or an event loop, so that the program counts as the
-caller.
+"""Calls a function that the program handed to a thread, a pool or an event loop, as if the program did.
 
 Code that looks at its caller finds this file, which counts as the program's own: ``pool.submit(random.random)`` draws
 for the program, though the frame above is the pool's.

@@ -78,6 +78,7 @@ __all__ = [
 
 #: Returned by ``parsed`` for a body that is not JSON (``None`` is a JSON value).
 NOT_JSON: Final = object()
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def _python(**style: Any) -> Callable[[Any], bytes]:
@@ -548,16 +549,17 @@ class Exchange:
         headers: Headers,
         content: bytes,
         *,
-        also: Mapping[str, Any],
-        elapsed: float | None,
+        also: Mapping[str, Any] = _NOTHING,
+        elapsed: float | None = None,
         suspended: bool = False,
         early: str | None = None,
         coded: bytes | None = None,
     ) -> None:
-        """Record a response whose body has been read: ``content`` after content decoding, ``elapsed`` in seconds.
+        """Record a response whose body has been read: ``content`` after content decoding, ``elapsed`` in seconds
+        (``None``: as measured).
 
-        ``early``: how sending the request ended prematurely, for ``early`` in a replay. ``coded``: the body as
-        transferred.
+        ``also``: whatever else the response is made of. ``suspended``: whether the event loop ran meanwhile. ``early``: how
+        sending the request ended prematurely, for ``early`` in a replay. ``coded``: the body as transferred.
         """
         value, data = _parsed(content)
         if coded is not None:
@@ -689,7 +691,7 @@ class Exchange:
         status: int,
         headers: Headers,
         *,
-        also: Mapping[str, Any],
+        also: Mapping[str, Any] = _NOTHING,
         suspended: bool = False,
         early: str | None = None,
     ) -> None:

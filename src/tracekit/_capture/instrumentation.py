@@ -1,5 +1,6 @@
-"""``instrument()`` and ``uninstrument()``: apply the patches that integrations describe, once their libraries are
-imported.
+"""``instrument()`` and ``uninstrument()``: apply the patches that integrations describe, and restore.
+
+A patch is applied once its library is imported.
 
 No library is imported in order to patch it. Since classes are patched, clients created earlier are covered.
 """

@@ -1,5 +1,6 @@
-"""Captures in which order the threads of a run take a lock: where it passes from one to another, a replay passes it on in the
-same order.
+"""Captures in which order the threads of a run take a lock.
+
+Where it passes from one thread to another, a replay passes it on in the same order.
 
 Which thread takes a free lock first is decided by the operating system, and so is what threads see that share something
 under a lock, a condition or an event (``Event.set``, ``Semaphore.release`` and ``Condition.wait`` all take the lock of a

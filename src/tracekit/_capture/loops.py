@@ -1,5 +1,4 @@
-"""Capture of event loops: their tasks are lanes; results and calls that arrive in a loop, and timers that fire in it,
-are events of the run.
+"""Capture of event loops: their tasks are lanes, what arrives or fires in them is an event of the run.
 
 Imported once asyncio has been imported.
 """

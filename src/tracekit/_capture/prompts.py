@@ -1,5 +1,6 @@
-"""Debugger prompts inside a run: what is typed there is not part of the run, and leaving a replay at ``pdb``'s prompt
-ends the replay.
+"""Debugger prompts inside a run: what is typed there is no part of it.
+
+Leaving a replay at ``pdb``'s prompt ends the replay.
 
 ``pydevd`` is the debugger of ``debugpy`` and PyCharm.
 """

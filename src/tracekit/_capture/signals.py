@@ -1,5 +1,6 @@
-"""Capture of signals: each call of a handler is an event of the run, and a replay has no signals but those that repeat
-these calls.
+"""Capture of signals: each call of a handler is an event of the run.
+
+A replay has no signals but those that repeat these calls.
 
 Timers that send signals (``signal.setitimer``, ``signal.alarm``) are not live in a replay, which is faster or slower
 than the recording; what the replayed program sets is only remembered. Signals it sends itself are not sent. When the

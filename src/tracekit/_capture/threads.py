@@ -1,5 +1,7 @@
-"""Capture of threads, pools and queues: each thread and submitted call is a lane, and what threads hand to one another
-is an event of the run. Other schedulers (gevent, trio) are refused."""
+"""Capture of threads, pools and queues: lanes, and what threads hand to one another, which is an event.
+
+Each thread and submitted call is a lane. Other schedulers (gevent, trio) are refused.
+"""
 
 from __future__ import annotations
 

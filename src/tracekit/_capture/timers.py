@@ -1,5 +1,7 @@
-"""Captures sleeps, deadlines and waits of the program's own code as events of its run, and what its threads ask about one
-another without waiting."""
+"""Captures sleeps, deadlines and waits of the program's own code as events of its run.
+
+And what its threads ask about one another without waiting.
+"""
 
 from __future__ import annotations
 

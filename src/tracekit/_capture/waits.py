@@ -1,5 +1,6 @@
-"""What all captured waits and hand-overs of threads have in common: the scope in which they belong to the run, and how they
-go on in a replay that has failed.
+"""What all captured waits and hand-overs of threads have in common.
+
+The scope in which they belong to the run, and how they go on in a replay that has failed.
 
 In such a replay, code that makes a step, sleeps or asks a question raises the failure. A wait for another thread does not:
 the program relies on nobody using what it closes afterwards. So that wait goes on, without a limit, as long as a thread of

@@ -1,5 +1,7 @@
-"""Building blocks for reading the requests and answers of model services: JSON and events in bodies, tool arguments,
-token counts, and formats that many services share. A *dialect*, which recognises model calls, is made of them.
+"""Building blocks for reading requests and answers of model services, of which dialects are made.
+
+JSON and events in bodies, tool arguments, token counts, and formats that many services share. A *dialect* recognises model
+calls.
 
 Pure functions on bytes and parsed JSON. Malformed input yields nothing, never an error.
 """

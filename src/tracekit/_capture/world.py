@@ -1,5 +1,6 @@
-"""The hooks in place while any run is active: clock, random numbers, timers, tasks, threads, processes, effects
-outside, and reads from outside.
+"""All hooks that are in place while any run is active, and the order in which they are applied.
+
+Clock, random numbers, timers, tasks, threads, processes, effects outside, and reads from outside.
 
 Counted: the first run installs them, the last one removes them.
 """

@@ -1,5 +1,6 @@
-"""Indexes of large traces, kept in the store: the results of reading a complete run, so that the next replay starts at
-once.
+"""Indexes of large traces, kept in the store, so that the next replay starts at once.
+
+They are what reading a complete run has found.
 
 An index is valid only for the exact bytes it was made from: it holds the SHA-256 of the whole content, which is
 recomputed whenever a trace is opened by its index. A change anywhere in the trace, even behind the last step that a

@@ -1,5 +1,4 @@
-"""The journal: an append-only file in which each line is chained to the previous one and written with one unbuffered
-call.
+"""The journal: an append-only file, each line chained to the one before, and written with one call.
 
 Sequence number, chain and write form one critical section. Once ``append`` has returned, the entry survives the death
 of the process; once ``sync`` has returned, the death of the machine. Entries about things that have happened but could

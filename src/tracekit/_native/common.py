@@ -1,5 +1,7 @@
-"""The limits, and the few types, on which the functions of ``tracekit._native`` and their callers must agree, whether
-those are compiled or not."""
+"""What the functions of ``tracekit._native`` and their callers must agree on: limits, and a few types.
+
+It is the same whether the functions are compiled or not.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Pure Python versions of all functions of ``tracekit._native``: used without a compiler, and the reference for those
-in C."""
+"""Pure Python versions of all functions of ``tracekit._native``.
+
+They are used without a compiler, and are the reference for those in C.
+"""
 
 from __future__ import annotations
 

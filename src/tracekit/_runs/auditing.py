@@ -1,5 +1,4 @@
-"""A run as an auditor reads it: for each action who acted, on which decision, what allowed it, what it touched, and its
-outcome.
+"""A run as an auditor reads it: who acted, on which decision, what allowed it, and its outcome.
 
 An account contains what the log says and how reliable that is: it points out what was only claimed, what was not
 checked and what the log lacks, and takes nothing for an approval that does not say so. :func:`account_of` creates one

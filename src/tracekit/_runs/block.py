@@ -1,5 +1,7 @@
-"""The common part of ``record`` and ``replay``: a block, an async block or a decorator, and the checks of their
-arguments."""
+"""The common part of ``record`` and ``replay``: a block, an async block or a decorator.
+
+And the checks of their arguments.
+"""
 
 from __future__ import annotations
 

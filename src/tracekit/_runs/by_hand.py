@@ -1,5 +1,7 @@
-"""``OpenRun`` and ``OpenReplay``: runs opened and closed by hand. Nothing is patched; steps are those made in the run's
-scope."""
+"""``OpenRun`` and ``OpenReplay``: runs that are opened and closed by hand, without patches.
+
+Their steps are those made in the run's scope.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``regress``: replays a corpus of recorded runs against today's code, each in its own process, and reports each
-result.
+"""``regress``: replays a corpus of recorded runs against today's code, each in a process of its own.
 
 The corpus is a list of names (ids, paths, patterns, URLs) and a query. Each run is replayed by a fork of a warm server
 process (:mod:`tracekit.cli.forkserver`); several servers work in parallel, here or wherever an executor puts them. The

@@ -1,5 +1,6 @@
-"""The debugger's part in a replayed process: it stops the program at recorded steps, in the line of the program's own
-code that makes them.
+"""The debugger's part in a replayed process: it stops the program at recorded steps.
+
+It stops in the line of the program's own code that makes the step.
 
 The other part runs in a process of its own (``tracekit.cli.debug``): through a pipe it says how far to go, and asks for
 the program's variables while that is stopped. A line of either pipe is a JSON object:

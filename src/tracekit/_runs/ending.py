@@ -1,5 +1,4 @@
-"""The end of a run: open threads and tasks are drained, and its last entry is written, or compared with the recorded
-one."""
+"""The end of a run: open threads and tasks are drained, and its last entry is written, or compared."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Replays of imported runs: another tool's recording answers HTTP requests by their content, and the rest of the
-program is live.
+"""Replays of imported runs: HTTP is answered by content, and the rest of the program is live.
 
 Such a recording has no clock reads, random numbers or tool calls, and no order between threads. So the program's steps
 go into a recording of their own, which is discarded at the end; a request to a server is answered with the first unused

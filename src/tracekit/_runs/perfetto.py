@@ -1,5 +1,7 @@
-"""Runs as Chrome trace events for Perfetto and ``chrome://tracing``: a track for each lane, arrows for hops and
-messages."""
+"""Runs as Chrome trace events, for Perfetto and ``chrome://tracing``.
+
+A track for each lane, arrows for hops and messages.
+"""
 
 from __future__ import annotations
 

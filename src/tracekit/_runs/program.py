@@ -1,5 +1,6 @@
-"""The program that made a run, so that it can be run again: recorded in ``run.started``, never trusted from somebody
-else's file.
+"""The program that made a run, so that it can be run again.
+
+It is recorded in ``run.started``, and never trusted from somebody else's file.
 
 It is all that ``tracekit run`` and ``tracekit replay`` need before they hand over to the process of the program, so it
 imports little.

@@ -1,5 +1,7 @@
-"""The decision whether a run that died may be resumed: a function of its log, and of the process that has its file
-open."""
+"""The decision whether a run that died may be resumed.
+
+It is a function of its log, and of the process that has its file open.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Stores and runs at a URL (``s3://``, ``gs://`` …): downloaded into a temporary directory of this process, and read
-there.
+"""Stores and runs at a URL (``s3://``, ``gs://`` …): downloaded, and read in a temporary directory.
+
+The directory is this process's.
 
 Only what is needed is downloaded: the files of one run, or every run of a store. Nothing is ever uploaded.
 """

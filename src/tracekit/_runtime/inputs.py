@@ -1,5 +1,4 @@
-"""Inputs that a program reads from outside by itself, not in a step: recorded when read, and compared with today's in a
-replay.
+"""Inputs that a program reads by itself, not in a step: recorded, and compared in a replay.
 
 A variable has its value whoever reads it, and in whichever order: an ``input`` entry records what the run first saw,
 and another one follows after a change. A replay gives the program the recorded value; if today's differs, the replay is

@@ -1,5 +1,6 @@
-"""The queue in which the callbacks of a run wait in an event loop, where a replay holds them until a recorded event has
-come. ``progress`` says why.
+"""The queue in which the callbacks of a run wait in an event loop.
+
+A replay holds them there until a recorded event has come. ``progress`` says why.
 """
 
 from __future__ import annotations

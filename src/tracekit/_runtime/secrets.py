@@ -1,5 +1,4 @@
-"""What secrets look like: the names under which they are stored, values that can be secrets, and formats of keys and
-tokens."""
+"""What secrets look like: the names they are stored under, the values, the formats of keys and tokens."""
 
 from __future__ import annotations
 

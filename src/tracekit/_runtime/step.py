@@ -1,5 +1,4 @@
-"""``Request``: what a capture point asks a session to do; ``Spec``: what all requests of one tool, model or route
-share."""
+"""``Request`` and ``Spec``: one call that a capture point hands over, and what all calls of it share."""
 
 from __future__ import annotations
 

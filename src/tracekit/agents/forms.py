@@ -1,5 +1,7 @@
-"""Additional forms of agents' runs for the command line: inter-agent events, recordings of agentloom, execution
-records."""
+"""Additional forms of agents' runs for the command line.
+
+Inter-agent events, recordings of agentloom, execution records.
+"""
 
 from __future__ import annotations
 

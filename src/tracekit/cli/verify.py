@@ -1,5 +1,4 @@
-"""``tracekit verify``, ``tracekit seal`` and ``tracekit keygen``: check a trace, and sign it; ``tracekit schema``: its
-JSON Schemas."""
+"""``tracekit verify``, ``seal``, ``keygen`` and ``schema``: check a trace, sign it, print its schemas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Import of other tools' recordings as runs: cassettes of vcrpy (hence of pytest-recording), and recordings of
-agentloom."""
+"""Import of other tools' recordings as runs: cassettes of vcrpy, and recordings of agentloom.
+
+Recordings of pytest-recording are cassettes of vcrpy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Run the agent: `play.py live FILE` as it is, `play.py record FILE` recorded, `play.py replay FILE RUN` from
-a recording.
+"""Run the agent: `play.py live FILE` as it is, `record FILE` recorded, `replay FILE RUN` from a recording.
 
 The result is written to FILE as JSON. `play.py both FILE FILE` is a live run and then a recorded one.
 """
