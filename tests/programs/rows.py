@@ -59,6 +59,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "llm": ("llm",),
     "services": ("fastapi", "uvicorn", "httpx", "openai", "celery[sqlalchemy]", "huey"),
     "everyday": ("apscheduler", "sqlalchemy[asyncio]", "aiosqlite", "rich", "typer", "fastapi", "websockets", "httpx"),
+    "more everyday": ("tenacity", "aiocache", "cachetools", "joblib", "diskcache", "python-telegram-bot[job-queue]", "openai", "httpx"),
+    "ragas": ("ragas", "langchain-community<0.4", "openai"),
     "jupyter": ("nbclient", "ipykernel", "openai"),
     "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
 }  # fmt: skip
@@ -131,12 +133,27 @@ def judged(body: dict[str, Any]) -> str:
     return json.dumps({"score": random.randint(5, 9), "reason": words()})
 
 
+def verdict(body: dict[str, Any]) -> dict[str, Any] | str | None:
+    """The judgement that Ragas asks for."""
+    if "pass or fail" not in str(body["messages"]):
+        return None
+    said = {"value": random.choice(("pass", "fail")), "reason": words()}
+    return {body["tools"][0]["function"]["name"]: said} if body.get("tools") else json.dumps(said)
+
+
 ROWS: tuple[Row, ...] = (
     Row("openai_endpoints", "every endpoint of the synchronous client", "providers", ("openai",)),
     Row("openai_async", "chats, streams and responses side by side", "providers", ("openai",)),
     Row("openai_module", "the client of the module itself", "providers", ("openai",)),
     Row("openai_azure", "`AzureOpenAI`", "providers", ("openai",)),
     Row("openai_realtime", "a Realtime session", "providers", ("openai", "websockets")),
+    Row(
+        "openai_background",
+        "responses in the background, polled until they are done",
+        "providers",
+        ("openai",),
+        server="background_server.py",
+    ),
     Row("anthropic_messages", "messages, streams, tools, batches, token counts", "providers", ("anthropic",)),
     Row("anthropic_tool_runner", "the tool runner, plain, streamed, asynchronous", "providers", ("anthropic",)),
     Row("anthropic_bedrock", "`AnthropicBedrock`, asked and streamed", "providers", ("anthropic", "boto3")),
@@ -175,6 +192,12 @@ ROWS: tuple[Row, ...] = (
         "langchain",
         ("langgraph", "langchain-openai", "httpx"),
         says=both,
+    ),
+    Row(
+        "langgraph_retries",
+        "nodes sent to and tried again, tasks, an interrupt, a thread that is gone back to",
+        "langchain",
+        ("langgraph", "langchain-openai"),
     ),
     Row(
         "langchain_mcp",
@@ -270,6 +293,13 @@ ROWS: tuple[Row, ...] = (
     Row("ag2_chat", "an agent with a tool, others streamed side by side", "ag2", ("ag2", "openai")),
     Row("agentscope_agents", "agents side by side, streamed", "agentscope", ("agentscope", "openai")),
     Row("beeai_workflow", "a workflow that repeats a step, streamed", "beeai", ("beeai-framework", "litellm")),
+    Row(
+        "ragas_experiment",
+        "an experiment judged by a model, its dataset in files",
+        "ragas",
+        ("ragas", "instructor", "openai"),
+        says=verdict,
+    ),
     Row("mem0_memory", "memories in a local Qdrant", "memories", ("mem0ai", "qdrant-client")),
     Row("chroma_rag", "a collection on disk, asked", "memories", ("chromadb", "openai")),
     Row("lancedb_rag", "a table on disk, asked, plain and asynchronously", "lancedb", ("lancedb", "openai")),
@@ -387,6 +417,25 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("streamlit_chat", "a chat page, driven by `AppTest`", "streamlit", ("streamlit", "openai")),
     Row("apscheduler_jobs", "jobs of a loop and of threads", "everyday", ("apscheduler", "httpx")),
+    Row(
+        "tenacity_fanout",
+        "calls in a pool of threads and on a loop, tried again, with caches",
+        "more everyday",
+        ("tenacity", "aiocache", "cachetools", "httpx"),
+    ),
+    Row(
+        "joblib_memory",
+        "answers kept on disk, asked for in threads",
+        "more everyday",
+        ("joblib", "diskcache", "openai"),
+    ),
+    Row(
+        "telegram_bot",
+        "a bot that polls for messages and answers with a model",
+        "more everyday",
+        ("python-telegram-bot", "openai"),
+        server="telegram_server.py",
+    ),
     Row("sqlalchemy_chats", "conversations in a database", "everyday", ("sqlalchemy", "aiosqlite", "httpx")),
     Row("rich_prompts", "prompts, a progress bar, a table", "everyday", ("rich", "typer"), input="Ada\n2\ny\n"),
     Row("fastapi_client", "an application called in the process", "everyday", ("fastapi", "starlette", "httpx")),
