@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tests.support.place import TOOL, WAITS_FOR_EVER, Place
 from tracekit import record
 from tracekit.cli import doctor
-from tracekit.integration import read_run
+from tracekit.integration import discover, read_run
 
 #: The hash seeds with which a program is recorded and replayed; an address is another one only in a process that is no fork.
 SEEDS = ("0", "1", "2")
@@ -70,6 +71,17 @@ def test_one_of_each_thing_is_named_with_its_line(place: Place, outside: str) ->
     assert (found["recordings"], len(place.runs), found["status"]) == (1, 1, [0])
     assert "can't be undone" in found["recorded_once"]
     assert "connect" in found["stopped"][0]
+
+
+def test_a_connection_is_told_which_clients_are_captured() -> None:
+    """Those of all installed transports, another package's too."""
+    with socket.create_server(("127.0.0.1", 0)) as server, record("connection") as run:
+        socket.create_connection(server.getsockname()).close()
+    with read_run(run.path) as view:
+        (found,) = [one for one in doctor._of_run(view, {}) if one.code == "connect"]
+    transports = {name for one in discover().values() if one.patches for name in one.modules}
+    assert transports > {"httpx", "requests", "aiohttp", "websockets"}
+    assert f"use a client that is captured ({', '.join(sorted(transports))})" in found.mend
 
 
 def test_a_shell_is_not_declared_by_its_first_word() -> None:

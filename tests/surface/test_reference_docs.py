@@ -173,30 +173,38 @@ def test_the_page_of_the_verdict_has_every_code() -> None:
     assert missing == []
 
 
-def rows(module: str, name: str) -> list[str]:
-    """The keys of a table in the sources."""
+def table(module: str, name: str) -> dict[str, str]:
+    """A table in the sources: its keys, with the expressions that are their values."""
     source = (Path(tracekit.__file__).parent / module).read_text("utf-8")
-    (table,) = [
+    (found,) = [
         node.value
         for node in ast.parse(source).body
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(node.value, ast.Dict)
     ]
-    return [key.value for key in table.keys if isinstance(key, ast.Constant)]
+    keys = [key.value for key in found.keys if isinstance(key, ast.Constant)]
+    return dict(zip(keys, map(ast.unparse, found.values), strict=True))
 
 
 def test_every_code_of_a_replay_is_counted_in_words() -> None:
     """Each code that a session reports has a row in the table of the verdict: how a line counts it, and what to do about it. No row
     is for a code that nothing reports."""
-    table = rows("_runtime/verdict.py", "CODES")
+    known = table("_runtime/verdict.py", "CODES")
     reported = {code for maker, code in codes() if maker in ("inexact", "remark", "allow", "unknown")}
-    assert reported - {*table} == set()
+    assert reported - known.keys() == set()
     sources = "\n".join(path.read_text("utf-8") for path in Path(tracekit.__file__).parent.rglob("*.py"))
-    assert [code for code in table if len(re.findall(rf'"{code}"', sources)) < 2] == []
+    assert [code for code in known if len(re.findall(rf'"{code}"', sources)) < 2] == []
 
 
-def test_every_kind_of_crossing_has_its_advice() -> None:
-    """``tracekit doctor`` says of each kind of crossing what to do about it."""
-    assert sorted(rows("cli/doctor.py", "_CROSSED")) == sorted(rows("_runtime/boundary.py", "KINDS"))
+def test_every_finding_of_doctor_has_its_advice() -> None:
+    """``tracekit doctor`` says what to do about each reason against a replay, or why not, and about each kind of crossing; what it
+    finds is on its page."""
+    reasons, crossed = table("cli/doctor.py", "_REASONS"), table("cli/doctor.py", "_CROSSED")
+    made = {code for maker, code in codes() if maker in ("_against_a_replay", "_uncaptured")}
+    assert reasons.keys() == made | {"boundary_not_observed", "inputs_not_observed", "nothing_lacking"}
+    assert crossed.keys() == table("_runtime/boundary.py", "KINDS").keys()
+    page = (DOCS / "cli.md").read_text("utf-8").partition("| code | finding |")[2].partition("\n\n")[0]
+    found = {*crossed, *(code for code, advice in reasons.items() if advice != "None")}
+    assert found - {*re.findall(r"`(\w+)`", page)} == set()
 
 
 def test_the_page_of_the_format_has_every_kind_that_is_observed(tmp_path: Path) -> None:

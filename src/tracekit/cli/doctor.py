@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from .. import _reality
+from .._capture.plugins import discover
 from .._journal.reader import Trace
 from .._journal.store import Store
 from .._runs.determinism import Recorded, Transcript, first_difference
@@ -97,7 +98,7 @@ _SERVER: Final = "open the server outside the run, and record each request that 
 #: How to fix what crossed the boundary of the process, by its kind.
 _CROSSED: Final = {
     "accept": _SERVER,
-    "connect": f"use a client that is captured (httpx, requests, aiohttp, urllib, websockets), or make the call {_IN_A_TOOL}",
+    "connect": f"use a client that is captured ({{clients}}), or make the call {_IN_A_TOOL}",
     "fork": "start the work with subprocess, or with multiprocessing inside the run, so that its processes are recorded with it",
     "listen": _SERVER,
     "look": f"wait for the process or for its output, instead of asking for its files; or start it {_IN_A_TOOL}",
@@ -128,19 +129,30 @@ _DIFFERS: Final = {
     "they share by a queue or a future, and return from the tool what the program waits for",
     "today": f"every replay has the same value, and the recording has another: the program reads it live, so read it {_IN_A_TOOL}",
 }
-#: How to fix what keeps a run from being replayed, by the code of the reason.
-_REASONS: Final = {
+_AGAIN: Final = "record again: this version of tracekit observes more than the one that recorded it"
+#: How to fix what keeps a run from being replayed, by the code of the reason. ``None``: it is right nevertheless, or is found with
+#: its line in another way.
+_REASONS: Final[Mapping[str, str | None]] = {
+    "boundary_not_observed": _AGAIN,
     "damaged": "record again; `tracekit verify` says what is damaged",
+    "environment": None,
+    "imported": "record the program with tracekit: the other tool's recording has HTTP and nothing else",
     "incomplete": "let the program and its child processes run to their end: what has ended this one (kill -9, a lack of memory, the "
     "machine) is not in its trace. `tracekit recovery scan` says how to go on with it",
+    "inputs_not_observed": _AGAIN,
+    "iterator": "give the call a list, or let the program take the items and pass them on",
     "lost_entries": "see why the log could not be written (a full disk?), and record again",
+    "no_entries": "record again: its process ended before it had begun",
+    "not_kept": None,
     "not_serialisable": "let it return data (numbers, texts, lists, dataclasses), not a connection, a lock, a file or a local class",
     "nothing_captured": "decorate what the program asks the world for with @traced_tool, or use a client that is captured",
-    "iterator": "give the call a list, or let the program take the items and pass them on",
+    "nothing_lacking": None,
+    "redacted": None,
+    "refused": None,
     "unasked": "let the block of effect() ask whether to do it: e.perform(function, …), or `if e.live:`",
+    "unattributed": None,
+    "uncaptured": _OTHERWISE,
 }
-#: The other reasons of a verdict: what is right nevertheless, and what is found with its line in another way.
-_ELSEWHERE: Final = frozenset(("environment", "nothing_lacking", "not_kept", "redacted", "refused", "unattributed"))
 
 Places = Mapping[int | str, str]
 
@@ -153,12 +165,18 @@ def _of_process(step: StepView) -> str:
     return f"if it only reads, whatever its arguments, say so ({declared}); otherwise start it {_IN_A_TOOL}"
 
 
+def _of_crossing(kind: str) -> str:
+    """Return how to fix a crossing of this kind; the clients are those of the installed transports."""
+    clients = {name for one in discover().values() if one.patches for name in one.modules}
+    return _CROSSED.get(kind, _OTHERWISE).replace("{clients}", ", ".join(sorted(clients)))
+
+
 def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
     """Yield what the trace of a run itself shows: its boundary, its files, its processes, its verdict."""
     for file in view.files:
         for one in uncaptured(file.crossings.values()):
             place = file.place(one.entry)
-            yield Finding(one.kind, _crossed(one), one.where, _CROSSED.get(one.kind, _OTHERWISE), view.run_id, place)
+            yield Finding(one.kind, _crossed(one), one.where, _of_crossing(one.kind), view.run_id, place)
         for entry in file.entries_of("input"):
             yield from _of_files(view, file.place(entry["seq"]), entry)
     for step in view.steps(kinds=("process",)):
@@ -169,11 +187,11 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
     for reason in view.verdict.can_be_replayed.reasons:
         kind = reason.facts.get("kind")
         if kind in BY_CHANCE:  # known only from all processes together
-            yield Finding(kind, reason.text, reason.facts["where"], _CROSSED[kind], view.run_id)
-            continue
-        if reason.code in _ELSEWHERE or "kind" in reason.facts:
+            yield Finding(kind, reason.text, reason.facts["where"], _of_crossing(kind), view.run_id)
             continue
         mend = _REASONS.get(reason.code, _OTHERWISE)
+        if mend is None or "kind" in reason.facts:
+            continue
         if reason.code == "incomplete":  # by no step: its last one is only the last that is known
             running = view.state == "running"
             text = "it is still being recorded: a replay goes as far as its log does now" if running else reason.text
