@@ -11,6 +11,8 @@ from .._lazy import NamedTuple, expression
 from .._native import sha256_hex
 
 __all__ = [
+    "AT_ONCE",
+    "BESIDE",
     "CHECKS",
     "CUT_OFF",
     "DEFAULT",
@@ -27,6 +29,7 @@ __all__ = [
     "SIGNALS",
     "SINGLES",
     "SUFFIX",
+    "TIMERS",
     "EntryFamily",
     "Limits",
     "event_id",
@@ -107,7 +110,9 @@ def read_by_library(entry: Mapping[str, Any]) -> bool:
     return "values" in entry and ":" in entry["name"]
 
 
-#: Events that fire in an event loop, by the names of their entries.
+# What the name of an event decides: the name of its ``clock`` entry.
+
+#: It fires in an event loop, so that its entry has a place in the loop's progress.
 IN_LOOP: Final = frozenset(
     ("asyncio.timer", "future.arrival", "loop.call", "loop.signal", "process.eof", "process.exit")
 )
@@ -121,6 +126,13 @@ QUEUES: Final = frozenset(("queue.get", "queue.put", "queue.miss", "queue.wait")
 LOCK_TAKEN: Final = "lock.taken"
 #: A call that a library made in a thread was cancelled before its result arrived: nobody waits for it.
 CUT_OFF: Final = "future.cut_off"
+#: A resumed run does not hold it back until the log has been followed to its end: it hands something over, and takes nothing
+#: from another thread, as taking an item from a queue does.
+AT_ONCE: Final = frozenset(("future.begin", "future.wait", "future.arrival", "loop.call", CUT_OFF))
+#: It is a wait of some duration, however that is implemented.
+TIMERS: Final = frozenset(("asyncio.timer", "time.sleep", "tracekit.backoff"))
+#: By itself it does not make its lane one in which something is captured.
+BESIDE: Final = frozenset(("future.begin", CUT_OFF, LOCK_TAKEN)) | IN_LOOP
 
 _FAMILY_OF: Final = {
     kind: (family, role) for family, types in FAMILIES.items() for role, kind in zip(types._fields, types, strict=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from .._capture.http import names_model
-from .._journal.entry import CHECKS, LOCK_TAKEN, meta_of
+from .._journal.entry import CHECKS, LOCK_TAKEN, TIMERS, meta_of
 from .._journal.store import Store
 from .._journal.writer import Journal
 from .._policy.policies import under_policies
@@ -49,8 +49,6 @@ T = TypeVar("T")
 _OUTCOMES: Final = frozenset(("final.response",))
 
 
-#: Waits of some duration, however they are implemented.
-_TIMERS: Final = frozenset(("asyncio.timer", "time.sleep", "tracekit.backoff"))
 #: Clocks that only measure durations: they are the same at any time of day.
 _STEADY: Final = ("time.monotonic", "time.perf_counter", "time.process_time", "time.thread_time", "loop.time")
 _FUNCTION: Final = re.compile(r"[\w.]+:[\w.]+")
@@ -562,7 +560,7 @@ class PartialReplay:
         if replay.left:
             return self.new.arm(self._mirrored(scope), function, seconds)
         timer = replay.arm(scope, function, seconds)
-        if replay.may_leave and function in _TIMERS and not timer.comes:
+        if replay.may_leave and function in TIMERS and not timer.comes:
             return self.new.arm(self._mirrored(scope), function, seconds)  # it may belong to another path
         copy = self.new.arm(self._mirrored(scope), function, seconds)
         if function.startswith(LOCK_TAKEN):

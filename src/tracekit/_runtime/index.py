@@ -32,7 +32,6 @@ from .places import STEP_WIDTH, PlaceIndex
 
 __all__ = [
     "EVENT",
-    "HAND_OVERS",
     "INTENT",
     "OTHER",
     "READ",
@@ -49,8 +48,6 @@ INTENT: Final = 1
 EVENT: Final = 2
 SINGLE: Final = 3
 READ: Final = 4
-#: Interactions of threads, by the names of their entries.
-HAND_OVERS: Final = QUEUES | {"future.begin", "future.wait"}
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import orjson
 
-from .._journal.entry import CUT_OFF, IN_LOOP, LOCK_TAKEN, QUEUES
+from .._journal.entry import BESIDE, IN_LOOP, QUEUES
 from .._journal.intern import Places
 from .._journal.store import segment_in
 from .._journal.vault import Vault
@@ -707,7 +707,7 @@ class RecordedTimer(Timer):
             after += b"," + orjson.dumps(about)[1:-1]
         tail = b',"name":%b,"input":{"n":%d%b}' % (orjson.dumps(function), self._n, after)
         in_loop = function in IN_LOOP
-        if not in_loop and function not in ("future.begin", CUT_OFF, LOCK_TAKEN) and not (call and function in QUEUES):
+        if function not in BESIDE and not (call and function in QUEUES):
             self._scope.lane.captured = True
         try:
             self._session.logged(self._write, tail, in_loop, bool(about and "hop" in about))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .._journal.entry import CUT_OFF, LOCK_TAKEN, QUEUES, info_of, meta_of
+from .._journal.entry import AT_ONCE, LOCK_TAKEN, QUEUES, info_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
@@ -17,7 +17,7 @@ from .._values import dumps_in_order
 from .._values.decoding import from_json
 from ..errors import ReplayError, TracekitError
 from . import divergence
-from .index import HAND_OVERS, INTENT, READ, SINGLE, LaneKey
+from .index import INTENT, READ, SINGLE, LaneKey
 from .lane import ROOT, UNLIMITED, Lane
 from .recorder import RecordedStep, RecordedTimer, Recording
 from .redaction import Redactor
@@ -366,9 +366,6 @@ class Followed(Replay):
 
 T = TypeVar("T")
 
-#: Hand-overs between threads wait for nothing, except in queues: taking an item deprives another thread of it.
-_AT_ONCE: Final = (HAND_OVERS - QUEUES) | {"future.arrival", "loop.call", CUT_OFF}
-
 
 def _moves(function: str) -> bool:
     """Return whether it is a queue operation, by user code or a package."""
@@ -672,7 +669,7 @@ class Resumption(Recording):
             return HeldTimer(self, real, function)
         if function.startswith(LOCK_TAKEN):
             return LateLock(self, real, timer)
-        return LateTimer(self, real) if function.partition(":")[0] in _AT_ONCE else ResumedTimer(self, real)
+        return LateTimer(self, real) if function.partition(":")[0] in AT_ONCE else ResumedTimer(self, real)
 
     def importing(self, scope: Scope, module: str) -> Scope | None:
         return self.replay.importing(scope, module)

@@ -189,20 +189,20 @@ def _of_run(view: RunView, places: Places) -> Iterator[Finding]:
         if kind in BY_CHANCE:  # known only from all processes together
             yield Finding(kind, reason.text, reason.facts["where"], _of_crossing(kind), view.run_id)
             continue
-        mend = _REASONS.get(reason.code, _OTHERWISE)
-        if mend is None or "kind" in reason.facts:
+        advice = _REASONS.get(reason.code, _OTHERWISE)
+        if advice is None or "kind" in reason.facts:
             continue
         if reason.code == "incomplete":  # by no step: its last one is only the last that is known
             running = view.state == "running"
             text = "it is still being recorded: a replay goes as far as its log does now" if running else reason.text
-            yield Finding(reason.code, text, None, _WAIT if running else mend, view.run_id)
+            yield Finding(reason.code, text, None, _WAIT if running else advice, view.run_id)
             continue
         for entry in [*reason.facts.get("entries", ())] or [None]:
             found = None if entry is None else _step_at(view, entry)
             about = f"{found.kind} {found.name}: " if found is not None and found.calls else ""
             place = entry if found is None else found.place
             where = None if place is None else places.get(place)
-            yield Finding(reason.code, f"{about}{reason.text}", where, mend, view.run_id, place)
+            yield Finding(reason.code, f"{about}{reason.text}", where, advice, view.run_id, place)
 
 
 def _crossed(one: Crossing) -> str:
