@@ -1068,6 +1068,7 @@ def test_who_polls_for_what_an_edit_took_away_keeps_no_replay_from_its_end(
     loop: Loop, polls: Any, removed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The replay fails, or tells that it was not exact, however somebody polls for what does not come."""
+    monkeypatch.setattr("tracekit._runtime.progress._FAR", 50)
     monkeypatch.setattr("tracekit._runtime.schedule._UNHEARD_OF", 50)
     monkeypatch.setattr("tracekit._runtime.replayer._STANDS_STILL", 1000)
     now = ""
