@@ -1,4 +1,5 @@
-"""``python forked.py SOCKET ARGUMENTS…`` is what ``python ARGUMENTS…`` is, forked from the warm interpreter that listens at ``SOCKET``.
+"""``python forked.py SOCKET SEED ARGUMENTS…`` is what ``python ARGUMENTS…`` is, forked from the warm interpreter that listens at
+``SOCKET``. The interpreters that it starts itself with the hash ``SEED`` of that one are forked as well; none, if it is empty.
 
 It hands its files, variables and directory on, waits, and ends as the fork does. It imports only what is built into the
 interpreter, which halves what it costs, and is made for ``python -I -S``. When it is killed, so is the fork. See
@@ -19,13 +20,15 @@ def is_open(number: int) -> bool:
     return True
 
 
-def main(address: str, *arguments: str) -> None:
+def main(address: str, seed: str, *arguments: str) -> None:
     numbers = list(filter(is_open, map(int, posix.listdir("/dev/fd"))))  # not that of the list itself
     talk = socket(AF_UNIX)
     talk.connect(address)
     files = b"".join(number.to_bytes(4, sys.byteorder) for number in numbers)  # an array of C's int
     talk.sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, files)])
     told = {"arguments": arguments, "cwd": posix.getcwd(), "variables": posix.environ, "numbers": numbers}
+    if seed:
+        told |= {"nursery": True, "addresses": {seed: address}}
     talk.sendall(marshal.dumps(told))
     for number in numbers:
         posix.close(number)  # who reads at the other end is told when the fork has ended

@@ -132,18 +132,18 @@ def command(*arguments: str, imports: str = "") -> list[str]:
 
 
 @contextmanager
-def forking(imports: str = "") -> Iterator[None]:
-    """Interpreters that are started in the block by ``subprocess`` are forks."""
+def forking(imports: str = "", *, children: bool = False) -> Iterator[None]:
+    """Interpreters that are started in the block by ``subprocess`` are forks; with ``children`` those that they start themselves, too."""
     before = subprocess._fork_exec, subprocess._USE_POSIX_SPAWN  # type: ignore[attr-defined]
-    _fork_instead({_HASH_SEED: _warm(imports)})
+    _fork_instead({_HASH_SEED: _warm(imports)}, children=children)
     try:
         yield
     finally:
         subprocess._fork_exec, subprocess._USE_POSIX_SPAWN = before  # type: ignore[attr-defined]
 
 
-def _forked(address: str) -> list[str]:
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address]
+def _forked(address: str, seed: str = "") -> list[str]:
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), address, seed]
 
 
 def _usual(arguments: Sequence[str], variables: Mapping[str, str], seed: str = _HASH_SEED) -> bool:
@@ -547,9 +547,11 @@ def _program(request: dict[str, Any]) -> None:
         sys.exit(1)
 
 
-def _fork_instead(addresses: Mapping[str, str], ask: Callable[..., int | None] | None = None) -> None:
+def _fork_instead(
+    addresses: Mapping[str, str], ask: Callable[..., int | None] | None = None, *, children: bool = False
+) -> None:
     """Let what this process starts with our own interpreter be forked: its own children by ``ask``, others from the warm interpreter at the
-    address of their hash seed."""
+    address of their hash seed; with ``children`` what those start in turn, too."""
     really = subprocess._fork_exec  # type: ignore[attr-defined]
     ours: Any = os.environ
 
@@ -563,7 +565,7 @@ def _fork_instead(addresses: Mapping[str, str], ask: Callable[..., int | None] |
             seed = variables.get("PYTHONHASHSEED", _HASH_SEED)
             if seed in addresses and _usual(arguments, variables, seed):
                 if ask is None or seed != _VARIABLES["PYTHONHASHSEED"]:
-                    args = [*_forked(addresses[seed]), *arguments]
+                    args = [*_forked(addresses[seed], seed if children else ""), *arguments]
                 elif (pid := ask(arguments, variables, close_fds, keep, cwd, *rest)) is not None:
                     return pid
         return really(args, executables, close_fds, keep, cwd, env, *rest)
@@ -819,7 +821,7 @@ def _make_lazy_things() -> None:
     """What tracekit and the standard library make when it is first used, and what is the same whoever uses it: names, regular expressions,
     the modules of integrations. No run is made: the first of a program is the first of its process."""
     from tracekit import _sources
-    from tracekit._capture import inputs, plugins
+    from tracekit._capture import clock, inputs, plugins, randomness
     from tracekit._lazy import _Expression
     from tracekit._runtime.redaction import Redactor
     from tracekit._runtime.secrets import FORMATS
@@ -846,6 +848,8 @@ def _make_lazy_things() -> None:
         if isinstance(file := getattr(module, "__file__", None), str):
             _sources.is_user_code(file)
     inspect.signature(len)
+    clock._core_patches()  # of C functions, in place: a program has not changed these
+    randomness._core_patches()
     plugins.discover()
     plugins.discover.cache_clear()  # it says what the path of a program has
     _remember_packages()
@@ -879,7 +883,7 @@ def _remember_packages() -> None:
 
 
 #: What the command line imports when it has something to print.
-_PRINTING = ("click._textwrap", "rich._emoji_codes", "rich.console", "rich.table", "rich.text")
+_PRINTING = ("click._textwrap", "encodings.ascii", "rich._emoji_codes", "rich.console", "rich.table", "rich.text")
 #: How a program is recorded or replayed, and its code.
 _LAUNCHER = "tracekit.cli.launch"
 _LAUNCH: list[Any] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import PYTEST, command, python, started
+from tests.support.processes import PYTEST, command, forking, python, started
 from tools.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -274,6 +274,16 @@ def test_a_command_that_forks(end: str, status: int) -> None:
     program = f"import os, sys; print(sys.argv, input(), 'tracekit' in sys.modules, flush=True); {end}"
     done = subprocess.run(command("-c", program, "a"), input="given\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (status, "['-c', 'a'] given True\n"), done.stderr
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_what_a_program_starts_that_is_forked_for_its_starter(children: bool) -> None:
+    """Its child begins with the imports done if that was asked for, and is its own child in any case."""
+    child = "import os, sys; print('tracekit' in sys.modules, os.getppid() == int(sys.argv[1]))"
+    program = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, str(os.getpid())])"
+    with forking(children=children):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == f"{children} True\n", done.stderr
 
 
 def test_a_command_that_forks_hands_its_files_on() -> None:

@@ -141,7 +141,7 @@ SPIN = """print("spinning", flush=True)
 
 def command(*arguments: str, stdin: str = "", cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     main = "from tracekit.cli import main; main()"
-    return python("-c", main, *arguments, input=stdin, cwd=cwd, env={**_environment(), **variables})
+    return python("-c", main, *arguments, input=stdin, cwd=cwd, env={**_environment(), **variables}, seeds=("0",))
 
 
 def _environment() -> dict[str, str]:
@@ -163,7 +163,7 @@ def debug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         typed = tmp_path.parent / f"{tmp_path.name}.typed"
         typed.write_text("".join(f"{line}\n" for line in lines))
         capfd.readouterr()
-        with open(typed) as stdin, forking(), monkeypatch.context() as patch:
+        with open(typed) as stdin, forking(children=True), monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
             with pytest.raises(SystemExit) as left:
                 debugger.main([run, *options])
