@@ -43,6 +43,7 @@ integration = Integration(
         "google.adk",
         "haystack",
         "semantic_kernel",
+        "swarms",
         # Frameworks that work by a shell, or by a program with which they communicate.
         "claude_agent_sdk",
         "minisweagent",

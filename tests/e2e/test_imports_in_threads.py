@@ -20,6 +20,9 @@ at = time.time()
 """
 #: A package that imports the other one, too, so that either of them may be the first.
 SHOP = "import prices\n"
+#: A package that reads the clock, and imports one that only prints.
+CLOCK = "import time, talking\nat = time.time()\n"
+TALKING = "print('hello')\n"
 PROGRAM = """
 import asyncio, os, sys, threading, time, urllib.request
 from tracekit import traced_tool
@@ -103,3 +106,17 @@ def test_who_imports_a_module_first_does_not_matter(place: Place, address: str, 
     again = place.cli("replay", "last", PYTHONPATH=packages, PYTHONORDER=replayed)
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
     assert "exact" in again.stderr
+
+
+def test_what_a_module_prints_while_it_is_imported_is_compared_with_the_same(place: Place) -> None:
+    """A module that only prints while it is imported prints the same in a replay: the report finds no other output, though
+    the log has nothing of the module."""
+    packages = place.directory.parent / "site-packages"
+    (packages / "talking.py").write_text(TALKING)
+    (packages / "clock.py").write_text(CLOCK)
+    place.program("import clock\nprint(clock.at)\n")
+    done = place.cli("run", "agent.py", PYTHONPATH=str(packages))
+    assert done.returncode == 0, done.stderr
+    again = place.cli("replay", "last", "--strict", "output", PYTHONPATH=str(packages))
+    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    assert "other output" not in again.stderr

@@ -95,6 +95,14 @@ def module_lane(lane: Lane) -> LaneKey:
     return LaneKey(0, lane.name, lane.n, lane.under)
 
 
+def _modules_of(printed: Any) -> Iterator[str]:
+    """Yield the paths of the lanes of modules, of the paths of lanes that have printed; a trace may contain anything."""
+    for path in printed if isinstance(printed, dict) else ():
+        at = path.find(f"/{IMPORT}")
+        if at >= 0:
+            yield path[: path.find("/", at + 1)] if "/" in path[at + 1 :] else path
+
+
 class Index:
     """Built from all entries in order; every array is indexed by ``seq``.
 
@@ -128,6 +136,8 @@ class Index:
         #: The calls of signal handlers, in order.
         self.signals: Final[list[int]] = []
         self.lanes: Final[dict[LaneKey, int]] = {}
+        #: The paths of the lanes of modules in which something was printed: such a lane may have no entry.
+        self.printing: Final[set[str]] = set()
         #: The lane in which the program itself ran, and the lanes around it that have started the next one and done
         #: nothing else: a middleware's task, a test runner's.
         self.line, self.line_is_task = 0, False
@@ -420,6 +430,7 @@ class Index:
             meta = self._last.get("meta") or _NOTHING
             self._last = _NOTHING
             self._last_chunk.clear()
+            self.printing.update(_modules_of(meta.get("printed")))
             self.places.finish(meta.get("callbacks"), goes_on=bool(meta.get("loop_goes_on")))
             self._find_line()
             self._find_hops()

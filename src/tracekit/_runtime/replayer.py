@@ -1527,7 +1527,8 @@ class Replay:
 
     def importing(self, scope: Scope, module: str) -> Scope | None:
         own = scope.of_module(module)
-        return own if module_lane(own.lane) in self.index.lanes else None
+        known = module_lane(own.lane) in self.index.lanes or own.lane.path in self.index.printing
+        return own if known else None
 
     def skip_deliveries(self, here: Lane, tasks: Collection[str]) -> None:
         index = self.index
