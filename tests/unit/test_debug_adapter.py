@@ -107,6 +107,8 @@ class Editor:
 
     def stopped(self) -> tuple[str, str, int]:
         found = self.until("stopped")
+        ended = found.get("description", "").partition("the end of the replay ")[2]
+        assert ended in ("", "(exit code 0)"), "".join(self.printed)
         frame = self.ask("stackTrace", threadId=found["threadId"])["stackFrames"][0]
         return found["reason"], re.sub(r" \(.*", "", found.get("description", "")), frame["line"]
 
@@ -281,6 +283,28 @@ def test_line_by_line_between_steps(recorded: Path) -> None:
             os.close(watched)
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
+
+
+def test_a_replay_that_cannot_be_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The editor is told why it stands nowhere, and not that the replay has come to its end; it may try again."""
+    monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / ".tracekit"))
+    (place := tmp_path / "place").mkdir()
+    (place / "program.py").write_text(PROGRAM)
+    done = python("-m", "tracekit", "run", "program.py", cwd=place)
+    assert done.returncode == 0, done.stderr
+    with adapter() as process:
+        editor = Editor(messaging.JsonIOStream.from_process(process))
+        editor.launch(tmp_path, stopOnEntry=True)
+        assert editor.stopped()[0] == "entry"
+        place.rename(tmp_path / "away")
+        reason, text, line = editor.go("restart")
+        assert (reason, line) == ("pause", 0)
+        assert text.startswith("the replay was ended: FileNotFoundError: ")
+        assert str(place) in "".join(editor.printed)
+        (tmp_path / "away").rename(place)
+        assert editor.go("restart")[0] == "entry"
+        editor.ask("disconnect")
+        assert process.wait(60) == 0
 
 
 FAMILY = """\

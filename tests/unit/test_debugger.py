@@ -494,6 +494,31 @@ def test_steps_of_child_processes(tmp_path: Path, debug: Debug, how: tuple[str, 
     assert "is no child process other in this run" in command("debug", "last", "--at", "other:2", cwd=tmp_path).stderr
 
 
+SIDE_BY_SIDE = """\
+import sys, threading
+from tracekit import decision
+
+def work(me):
+    for n in range(200):
+        decision("go on", input=me, output=n)
+
+sys.setswitchinterval(1e-6)
+threads = [threading.Thread(target=work, args=(me,)) for me in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_that_make_steps_at_the_same_moment(tmp_path: Path, debug: Debug) -> None:
+    """Each goes on as without a debugger: the program gets nothing of how it asks how far it may go."""
+    (tmp_path / "program.py").write_text(SIDE_BY_SIDE)
+    assert command("run", "program.py", cwd=tmp_path).returncode == 0
+    assert "the replay has ended (exit code 0)" in debug("c")
+    assert "exact (600 steps matched)" in debug.stderr[-1]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("unread", [False, True])
 def test_a_debugger_that_is_gone_ends_the_child_process_in_which_it_stood(tmp_path: Path, unread: bool) -> None:
     """Nothing of it reaches the program: no handler runs, nothing is printed, no process is left; whether or not it was answered."""

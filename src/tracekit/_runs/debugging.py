@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 __all__ = ["SINK", "CodeLine", "RemoteDebugger", "StepPlace", "joined", "places"]
 
 _really_exit: Final = os._exit
+_real_poll: Final = select.poll  # while a run is active there may be another
 _NEXT: Final = 0
 #: The most children of one value that are listed.
 _MAX_CHILDREN: Final = 1000
@@ -215,8 +216,6 @@ class RemoteDebugger:
 
     def __init__(self, instructions: Mapping[str, Any]) -> None:
         self._asked: Final = os.fdopen(instructions["asked"], "rb", buffering=0)
-        self._pending: Final = select.poll()
-        self._pending.register(self._asked, select.POLLIN)
         self._answers: Final[int] = instructions["answers"]
         self._address: Final[str] = instructions["address"]
         self._answering: Final = threading.Lock()
@@ -292,7 +291,7 @@ class RemoteDebugger:
         :class:`~tracekit._runtime.replayer.StepDebugger`."""
         segment = segment_in(replay.trace.path)
         place = seq if segment is None else f"{segment}:{seq}"
-        if self._stopped or self._pending.poll(0):
+        if self._stopped or self._has_message():
             with self._still:  # released when the program may go on
                 self._hear_meanwhile()
         if place == self._hidden:
@@ -307,11 +306,17 @@ class RemoteDebugger:
             if self._stops_at(place, line):  # it may have been another thread's next step
                 self._stop(replay, scope, place, frame)
 
+    def _has_message(self) -> bool:
+        # An object of its own: several threads reach steps at once, and only one at a time may ask one.
+        poll = _real_poll()
+        poll.register(self._asked, select.POLLIN)
+        return bool(poll.poll(0))
+
     def _hear_meanwhile(self) -> None:
         """Receive messages that arrived while the program was running: how far it may go now, since another process was
         stopped."""
         try:
-            while self._pending.poll(0):
+            while self._has_message():
                 self._apply_run(self._hear())
         except _GoneError:
             _leave()

@@ -242,6 +242,8 @@ class Adapter:
         self._line_thread: int | None = None
         #: Stepping by lines until the next breakpoint.
         self._passing = False
+        #: Why the replay was ended before its end, if it was.
+        self._given_up: str | None = None
         #: Where to go instead, when the thread that waits for the next step notices the end of the process.
         self._instead: Way | None = None
         self._line_breakpoints: Final[dict[str, list[LineBreakpoint]]] = {}
@@ -592,16 +594,21 @@ class Adapter:
 
     def _gone(self, way: Way) -> Way | None:
         """Make one move; return where to go instead, if that was requested meanwhile."""
+        self._given_up = None
         try:
             stop, reason = way()
         except RefusedError as error:
             self._say(f"{error}\n", "important")
             stop, reason = self._replay.at, "pause"
-        except (GoneError, OSError, ValueError):
+        except GoneError:
             stop, reason = None, "pause"
-        except Exception:  # a bug here must not end the editor's session
-            self._say(traceback.format_exc(), "important")
+        except Exception as error:  # must not end the editor's session
             stop, reason = self._replay.at, "pause"
+            if self._instead is None and not self._leaving:
+                self._say(traceback.format_exc(), "important")
+                if stop is None:  # nobody knows how far it has come
+                    self._replay.kill()
+                    self._given_up = f"the replay was ended: {exception_text(error)}"
         instead, self._instead = self._instead, None
         if instead is None and not self._leaving:
             self._arrived(stop, reason)
@@ -617,7 +624,7 @@ class Adapter:
                 self._event("exited", exitCode=status)
                 self._event("terminated")
                 return
-            text = f"the end of the replay (exit code {status})"
+            text = self._end_text
             self._say(f"{text}\n")
             self._event("stopped", reason="pause", description=text, threadId=1, allThreadsStopped=True)
             return
@@ -628,6 +635,10 @@ class Adapter:
         self._event(
             "stopped", reason=reason, description=text, threadId=self._thread(stop), allThreadsStopped=True, **failed
         )
+
+    @property
+    def _end_text(self) -> str:
+        return self._given_up or f"the end of the replay (exit code {self._replay.status})"
 
     def _title(self, stop: Stop) -> str:
         step = self._known.get(stop.step)
@@ -846,8 +857,7 @@ class Adapter:
         else:
             stop = self._stopped()
             if stop is None:
-                end = f"the end of the replay (exit code {self._replay.status})"
-                frames = [{"id": 0, "name": end, "line": 0, "column": 0, "presentationHint": "label"}]
+                frames = [{"id": 0, "name": self._end_text, "line": 0, "column": 0, "presentationHint": "label"}]
             else:
                 frames = [_about_frame(number, one) for number, one in enumerate(stop.frames, 1)]
                 nowhere = {"id": 1, "name": self._title(stop), "line": 0, "column": 0, "presentationHint": "label"}
