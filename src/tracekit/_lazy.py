@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import _tuplegetter, namedtuple  # type: ignore[attr-defined]  # it makes the fields of every named tuple
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from sys import modules
+from sys import _getframe, modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, AnyStr, Final
 
@@ -49,7 +49,13 @@ class _LaterModule(ModuleType):
         return real
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real(), name)
+        real = self._real()
+        # From here on the module that asks has the real one: each further name would cost two calls.
+        asking = _getframe(1).f_globals
+        for key, value in [*asking.items()]:  # copied at once: another thread may add a name
+            if value is self:
+                asking[key] = real
+        return getattr(real, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._real(), name, value)

@@ -91,8 +91,10 @@ def test_a_class_of_a_named_tuple_is_made_like_it() -> None:
 def test_a_module_is_imported_when_one_of_its_names_is_first_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``from package import module`` gives a stand-in, which reads, sets and deletes as the module does."""
+    """``from package import module`` gives a stand-in, which reads, sets and deletes as the module does. A module that has
+    used it has the real one from then on."""
     (tmp_path / "late").mkdir()
+    (tmp_path / "late" / "user.py").write_text("from . import there\n\ndef value(): return there.value\n")
     (tmp_path / "late" / "__init__.py").write_text("from tracekit._lazy import later\nlater(globals(), 'there')\n")
     (tmp_path / "late" / "there.py").write_text("value = 1\n")
     monkeypatch.setattr(_lazy, "_modules", [])
@@ -100,15 +102,16 @@ def test_a_module_is_imported_when_one_of_its_names_is_first_used(
     late = importlib.import_module("late")
     there = late.there
     try:
-        assert (there.__name__, _lazy.imported(there)) == ("late.there", False)
-        assert there.value == 1
+        user = importlib.import_module("late.user")
+        assert (there.__name__, _lazy.imported(there), user.there is there) == ("late.there", False, True)
+        assert there.value == user.value() == 1
         assert _lazy.imported(there)
         there.value = 2
-        assert late.there is sys.modules["late.there"]
-        assert (late.there.value, there.value) == (2, 2)
+        assert late.there is user.there is sys.modules["late.there"]
+        assert (late.there.value, there.value, user.value()) == (2, 2, 2)
         del there.value
         with pytest.raises(AttributeError, match="value"):
             _ = there.value
     finally:
-        for name in ("late.there", "late"):
+        for name in ("late.user", "late.there", "late"):
             sys.modules.pop(name, None)

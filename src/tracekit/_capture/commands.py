@@ -221,7 +221,6 @@ class Given:
         self.unfollowed: str | None = None
         #: The files that it may write to, by descriptor.
         self.written: Final[list[int]] = []
-        streams = [_file_of(fd) for fd in range(3) if _is_open(fd)]
         for name, value in _descriptors(options):
             number = _number(value)
             if number is None or _is_captured(value):
@@ -231,7 +230,7 @@ class Given:
                 self._files[name] = number, about
                 if name != "stdin":
                     self.written.append(number)
-            elif name != "stdin" and (about.st_dev, about.st_ino) not in streams:
+            elif name != "stdin" and not _is_standard(about):
                 self.unfollowed = self.unfollowed or _kind_of(number, about.st_mode)
 
     def positions(self) -> dict[str, int]:
@@ -276,10 +275,12 @@ def _number(value: Any) -> int | None:
     return None
 
 
-def _is_open(number: int) -> bool:
-    with suppress(OSError):
-        os.fstat(number)
-        return True
+def _is_standard(about: os.stat_result) -> bool:
+    """Return whether a file is one of the standard streams of this process."""
+    for number in range(3):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(number), about):
+                return True
     return False
 
 

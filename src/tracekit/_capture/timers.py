@@ -20,6 +20,7 @@ from . import threads as handover
 from .callers import by_observer, by_user, of_the_program
 from .in_place import FunctionExchange, MethodEntry, Unsupported, genuine
 from .locks import Taking, expected, taken_by_caller, taker, taking
+from .locks import hooks as followed
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 from .waits import armed, await_place, own, scope_of_timers
 
@@ -593,6 +594,8 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
             if current.get() is None:
                 return original(self, blocking, timeout)
             if blocking is True and timeout == -1:
+                if not followed.extended:  # nobody else can have it
+                    return original(self)
                 found = taking(self, taker(_getframe(1)))
                 taken = original(self)
                 _taken(found)
