@@ -516,7 +516,7 @@ import resource
 
 @traced_tool(side_effect="read_only")
 def until_paid():
-    while not os.path.exists("effects"):
+    while not os.path.exists("paid"):
         time.sleep(0.01)
 
 def main():
@@ -526,6 +526,7 @@ def main():
     pid = os.fork()
     if not pid:
         pay("in the child")
+        open("paid", "a").close()  # not before the outcome is in the log
         signal.pause()
     until_paid()
     os.kill(pid, signal.SIGTERM)

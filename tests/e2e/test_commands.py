@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tracekit
-from tests.support.place import Place
+from tests.support.place import READINTO, Place
 from tests.support.processes import ROOT
 from tracekit import recovery
 
@@ -130,6 +130,15 @@ with selectors.DefaultSelector() as selector:
         if not text:
             break
 print(process.wait())
+""",
+    "a buffer that a descriptor fills": READINTO
+    + """
+process = subprocess.Popen(["sh", "-c", "printf through; printf x >> effects"], stdout=PIPE)
+filled, out = bytearray(5), process.stdout.fileno()
+while count := os.readinto(out, filled):
+    print(count, filled)
+os.set_blocking(out, False)
+print(process.wait(), os.readinto(out, filled))
 """,
     "a pipeline": """
 first = subprocess.Popen(["echo", "through"], stdout=PIPE)

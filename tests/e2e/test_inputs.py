@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.place import PACKAGES, TOOL, Place
+from tests.support.place import PACKAGES, READINTO, TOOL, Place
 from tests.support.plain_writer import chained
 from tracekit import DivergenceError, InexactReplayError, InexactReplayWarning, record, replay, traced_tool
 
@@ -1085,6 +1085,28 @@ def test_bytes_of_standard_input(place: Place) -> None:
     assert done.stdout == "b'a\\n' b'bc' b'd' b'd\\n' 3 bytearray(b'eee')\n\nfé\n\n", done.stderr
     again = place.cli("replay", "last", input="other\n")
     assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+
+
+def test_a_buffer_filled_from_standard_input(tmp_path: Path) -> None:
+    """``os.readinto``, which Python has from 3.14 on, fills the program's buffer with what it had, in a replay too; of another
+    file it is left alone."""
+    program = """
+import array
+from tracekit import record, replay
+filled, others = array.array("H", [0] * 4), bytearray(3)
+with {block} as run:
+    print(os.readinto(0, filled), filled.tobytes(), os.readinto(0, others), bytes(others), os.readinto(0, others))
+    ours, theirs = os.pipe()
+    os.write(theirs, b"mine")
+    print(os.readinto(ours, others), bytes(others))
+"""
+    place = Place(tmp_path)
+    place.program(READINTO + program.format(block="record('r')"))
+    done = place.python("agent.py", input="12345678ab")
+    assert done.stdout == "8 b'12345678' 2 b'ab\\x00' 0\n3 b'min'\n", done.stderr
+    again = place.program(READINTO + program.format(block=f"replay({place.run!r})"), "again.py")
+    replayed = place.python(again, input="x")
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
 
 
 def test_a_library_that_looks_through_all_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

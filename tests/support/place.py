@@ -12,10 +12,25 @@ import tracekit
 import tracekit_httpx
 from tests.support.processes import python
 
-__all__ = ["PACKAGES", "TOOL", "WAITS_FOR_EVER", "Place"]
+__all__ = ["PACKAGES", "READINTO", "TOOL", "WAITS_FOR_EVER", "Place"]
 
 #: The directories with tracekit and its integrations: of the checkout, or where they are installed.
 PACKAGES = list(dict.fromkeys(str(Path(module.__file__ or "").parents[1]) for module in (tracekit, tracekit_httpx)))
+
+
+#: A part of a program: ``os.readinto`` where Python does not have it (before 3.14).
+READINTO = """
+import os, posix
+
+def _readinto(fd, buffer, /):
+    with memoryview(buffer).cast("B") as room:
+        found = posix.read(fd, len(room))
+        room[:len(found)] = found
+        return len(found)
+
+if not hasattr(os, "readinto"):
+    os.readinto = _readinto
+"""
 
 
 class Place:

@@ -727,9 +727,13 @@ class _Reader(_Pipe):
 
     def os_read(self, length: int) -> bytes:
         """Read as ``os.read`` of the descriptor."""
-        self._seen = True
         buffer = bytearray(length)
-        return bytes(buffer[: _not_blocked(self.readinto(buffer))])
+        return bytes(buffer[: self.os_readinto(buffer)])
+
+    def os_readinto(self, buffer: Any) -> int:
+        """Read as ``os.readinto`` of the descriptor."""
+        self._seen = True
+        return _not_blocked(self.readinto(memoryview(buffer).cast("B")))
 
     def _read(self, step: Step, buffer: Any) -> int | None:
         try:
@@ -853,6 +857,17 @@ def _os_read(original: Any) -> Any:
     return read
 
 
+def _os_readinto(original: Any) -> Any:
+    @wraps(original)
+    def readinto(fd: Any, buffer: Any, /) -> int:
+        at = _pipe_of(fd)
+        if at is None or not isinstance(at[0], _Reader):
+            return original(fd, buffer)  # type: ignore[no-any-return]
+        return at[0].os_readinto(buffer)
+
+    return readinto
+
+
 def _os_write(original: Any) -> Any:
     @wraps(original)
     def write(fd: Any, data: Any, /) -> int:
@@ -951,6 +966,8 @@ def _number_of(file: Any) -> Any:
 
 def _patches() -> list[ReversiblePatch]:
     found = [_by_descriptor.once(os, "read", _os_read), _by_descriptor.once(os, "write", _os_write)]
+    if hasattr(os, "readinto"):  # from Python 3.14 on
+        found.append(_by_descriptor.once(os, "readinto", _os_readinto))
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
         found.append(_by_descriptor.once(select, "select", _select))

@@ -1494,6 +1494,27 @@ def _reading_by_number(original: Any) -> Any:
     return read
 
 
+def _reading_into(original: Any) -> Any:
+    """Wrap ``os.readinto`` in the same way."""
+
+    def fresh(length: int) -> bytes:
+        filled = bytearray(length)
+        return bytes(filled[: original(0, filled)])
+
+    step: Any = _step("os.readinto", fresh)
+
+    @wraps(original)
+    def readinto(fd: Any, buffer: Any, /) -> int:
+        if fd != 0 or by_asyncio() or not _is_read_here():
+            return original(fd, buffer)  # type: ignore[no-any-return]
+        room = memoryview(buffer).cast("B")
+        found = step(len(room))
+        room[: len(found)] = found
+        return len(found)
+
+    return readinto
+
+
 def _standard_input(stream: Any) -> Any:
     """Return what replaces ``sys.stdin``, which is left alone if the program or a test has put something else there."""
     with suppress(OSError, ValueError):  # it is closed, or has no descriptor
@@ -1654,6 +1675,7 @@ def _always() -> list[ReversiblePatch]:
         LatePatch(builtins, "input", _prompting),
         LatePatch(sys, "stdin", _standard_input),
         LatePatch(os, "read", _reading_by_number),
+        *(LatePatch(os, name, _reading_into) for name in ("readinto",) if hasattr(os, name)),  # from Python 3.14 on
         LatePatch(os, "listdir", _listing),
         LatePatch(os, "scandir", _scanning),
         *_of_pathlib(),
