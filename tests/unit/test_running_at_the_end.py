@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -154,6 +155,9 @@ def test_a_thread_that_gets_further_than_when_the_run_ended_is_held_there() -> N
     end()
     with replay(run) as session:
         end = begin()
+        program.begun.wait()
+        while not session.report.verdict.remarks:  # the end of the block does not wait for it as long as it may take
+            ctypes.CDLL(None).usleep(2000)
     assert session.report.verdict.line == "exact, 1 step past the recorded end"
     with pytest.raises(TraceExhaustedError, match="ended before its thread reached this step"):
         end()
