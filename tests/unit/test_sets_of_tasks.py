@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from tests.support.place import Place
 from tracekit import record, replay
 
 _KEPT: list[Any] = []
@@ -135,6 +138,55 @@ def test_a_task_of_a_run_looks_as_any_other() -> None:
         await plain
 
     asyncio.run(main())
+
+
+#: The method that event loops have from Python 3.13.3 on, which passes on what it does not know.
+EAGER = """
+import asyncio, inspect
+
+def create_task(self, coro, **options):
+    if self._task_factory is not None:
+        return self._task_factory(self, coro, **options)
+    return asyncio.Task(coro, loop=self, **options)
+
+if "context" in inspect.signature(asyncio.BaseEventLoop.create_task).parameters:
+    asyncio.BaseEventLoop.create_task = create_task
+
+from tracekit import record
+
+def factory(loop, coro, **options):
+    return asyncio.Task(coro, loop=loop, **options)
+
+async def value(n):
+    await asyncio.sleep(0)
+    return n
+
+async def first():
+    loop = asyncio.get_running_loop()
+    print(loop.get_task_factory())
+    within = loop.create_task(value(1))
+    loop.set_task_factory(factory)
+    return within
+
+async def main():
+    loop = asyncio.get_running_loop()
+    with record("sets"):
+        task = loop.create_task(first(), eager_start=True)
+        print(loop.get_task_factory() is factory)
+        within = task.result()
+        print(hash(within) != hash(task), await within)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no task is eager")
+def test_a_task_that_begins_where_it_is_created(tmp_path: Path) -> None:
+    """With ``create_task(eager_start=True)`` the first piece of a task finds its loop as it is, what it changes there stays, and
+    the tasks that it creates are others than itself."""
+    place = Place(tmp_path)
+    done = place.python(place.program(EAGER))
+    assert (done.stdout, done.stderr) == ("None\nTrue\nTrue 1\n", "")
 
 
 def test_a_task_is_what_the_program_makes_of_it() -> None:

@@ -138,6 +138,7 @@ def _made(original: Any, loop: Any, lane: Lane, coro: Any, options: dict[str, An
         return original(loop, coro, **options)
 
     def make(loop: Any, coro: Any, **options: Any) -> Any:
+        loop.set_task_factory(None)  # the first piece of an eager task runs here, and may create tasks or set a factory
         task = _new_task(_Task)
         task._tracekit_hash = lane.hash  # before the task enters the set of all tasks
         _begin_task(task, coro, loop=loop, **options)
@@ -149,7 +150,8 @@ def _made(original: Any, loop: Any, lane: Lane, coro: Any, options: dict[str, An
     try:
         return original(loop, coro, **options)
     finally:
-        loop.set_task_factory(None)
+        if loop.get_task_factory() is make:
+            loop.set_task_factory(None)
 
 
 _new_task: Final[Any] = _Task.__new__
