@@ -510,6 +510,33 @@ def test_workers_of_a_library_that_has_queues_of_its_own(tmp_path: Path, stream:
     times(5, tmp_path, program)
 
 
+def test_a_call_that_a_thread_hands_to_a_loop_can_be_cancelled_as_without_a_run(tmp_path: Path) -> None:
+    """What ``call_soon_threadsafe`` returns in another thread is of the loop's own kind: from Python 3.14 on, one that any thread
+    may cancel; cancelled before the loop comes to it, it is not called."""
+
+    async def program() -> tuple[type, list[str]]:
+        loop, called, over = asyncio.get_running_loop(), list[str](), asyncio.Event()
+
+        def hand_over() -> type:
+            handle = loop.call_soon_threadsafe(called.append, "cancelled")
+            handle.cancel()
+            loop.call_soon_threadsafe(over.set)
+            return type(handle)
+
+        with ThreadPoolExecutor() as pool:
+            kind = pool.submit(hand_over).result()  # the loop waits as well
+        await over.wait()
+        return kind, called
+
+    bare = asyncio.run(program())
+    assert bare[1] == []
+    with record("test", store=tmp_path) as run:
+        assert asyncio.run(program()) == bare
+    with replay(run) as session:
+        assert asyncio.run(program()) == bare
+    assert session.report.exact
+
+
 _CONNECTION = """
 import asyncio, queue, threading
 

@@ -1116,6 +1116,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.event, self.lock, self.held = threading.Event(), threading.Lock(), threading.Event()
+        self.again = threading.RLock()
         self.items: queue.Queue[str] = queue.Queue()
         self.thread = threading.Thread(target=self._work)
         self.pool = ThreadPoolExecutor(1)
@@ -1138,7 +1139,7 @@ class Worker:
         self.processes.join()
 
     def _work(self) -> None:
-        with self.lock:
+        with self.lock, self.again:
             self.held.set()
             native(pace[0])
         self.event.set()
@@ -1164,6 +1165,11 @@ QUESTIONS: dict[str, Callable[[Worker], Callable[[], Any]]] = {
     "Queue.empty": lambda worker: lambda: not worker.items.empty(),
     "Lock.acquire(False)": lambda worker: worker.acquired,
     "Lock.locked": lambda worker: lambda: not worker.lock.locked(),
+    **(
+        {"RLock.locked": lambda worker: lambda: not worker.again.locked()}
+        if hasattr(threading.RLock(), "locked")
+        else {}
+    ),
     "Semaphore.acquire(False)": lambda worker: lambda: worker.free.acquire(blocking=False),
     "Semaphore.acquire(timeout=0)": lambda worker: lambda: worker.free.acquire(timeout=0),
     "Event.wait(0)": lambda worker: lambda: worker.event.wait(0),

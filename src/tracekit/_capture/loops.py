@@ -298,6 +298,8 @@ def _lend(scope: Scope | None, lent: _Lent | None) -> None:
 
 
 _run_bare: Final = asyncio.Handle._run
+#: Of which class a call is that another thread hands to a loop. From Python 3.14 on, any thread may cancel it.
+_FROM_THREAD: Final[type[asyncio.Handle]] = getattr(asyncio.events, "_ThreadSafeHandle", asyncio.Handle)
 
 
 class _Counted(asyncio.Handle):
@@ -386,7 +388,7 @@ def _call_soon_threadsafe(original: Any) -> Any:
         if scope is None or not scope.session.state.ordered:
             return original(self, callback, *args, context=context)
         turn: Any = scope.session.arm(scope, "loop.call", 0)
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _FROM_THREAD(callback, args, self, context)
 
         def run() -> None:
             if not handle.cancelled():

@@ -639,6 +639,7 @@ def _of_locks(scope_of: _Scope) -> list[ReversiblePatch]:
         hooks.once(threading.Condition, "_is_owned", lambda original: _is_owned(original, asked.genuine)),
         asked,
         MethodEntry(RLock, "acquire", acquire),
+        *([MethodEntry(RLock, "locked", locked)] if "locked" in vars(RLock) else []),  # from Python 3.14 on
     ]
 
 
