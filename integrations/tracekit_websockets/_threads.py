@@ -6,7 +6,7 @@ import os
 import queue
 import socket
 import sys
-from _thread import allocate_lock
+from _thread import RLock, allocate_lock
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
@@ -136,7 +136,7 @@ class Observed(StandIn):
         super().__init__(real)
         self._exchange: Final = exchange
         self._conversation: Final = Conversation(exchange, brought=False)
-        self._lock: Final = allocate_lock()
+        self._lock: Final = RLock()  # a finalizer may close it while its thread is at it
 
     def sendall(self, data: Any, *flags: Any) -> None:
         with self._lock:
@@ -176,7 +176,7 @@ class Replayed:
         self._conversation: Final = ReplayedConversation(
             exchange, lambda data: None, lambda kind, error: None, lambda: None
         )
-        self._lock: Final = allocate_lock()
+        self._lock: Final = RLock()  # a finalizer may close it while its thread is at it
         self._rest = b""
         self._error: BaseException | None = None
         #: Released when the program sends something, or closes the connection.

@@ -14,12 +14,13 @@ import io
 import os
 import sys
 import time as _time
-from _thread import LockType, RLock, allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import LockType, RLock, _local, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import ref
 
 __all__ = [
     "OwnLock",
@@ -29,7 +30,6 @@ __all__ = [
     "clocks",
     "coarse_time_ns",
     "fdatasync",
-    "free_in_forks",
     "gate",
     "kill",
     "locked",
@@ -51,6 +51,7 @@ __all__ = [
     "stat",
     "system",
     "there",
+    "this_thread",
     "time",
     "time_ns",
     "unfaked",
@@ -88,13 +89,6 @@ def room_aside() -> None:
         os.close(aside(fd))
 
 
-def free_in_forks(lock: Any) -> Any:
-    """Make ``lock`` free in forked children, whoever held it at the fork; return it."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lock._at_fork_reinit)
-    return lock
-
-
 def gate() -> LockType:
     """Return a new lock that is already held: acquiring it blocks until somebody releases it."""
     made = allocate_lock()
@@ -103,10 +97,49 @@ def gate() -> LockType:
 
 
 class OwnLock(RLock):  # type: ignore[misc]
-    """A reentrant lock that is taken as fast inside a run, which replaces the methods of the program's locks, as outside."""
+    """A lock of tracekit's own, around what no other thread may find half done.
+
+    It is reentrant: whoever holds it may be interrupted, in the same thread, by a signal handler or a finalizer of the
+    program, which may come here as well. In a forked child it is free, whoever held it at the fork, except the code that
+    forked. And it is taken as fast inside a run, which replaces the methods of the program's locks, as outside.
+
+    What threads wait for as long as the program takes is no such lock, but a ``gate``.
+    """
 
     __enter__ = RLock.__enter__
     acquire = RLock.acquire
+
+    def __init__(self) -> None:
+        _own_locks.add(self)
+
+
+class _OwnLocks:
+    """All locks of tracekit's own that exist."""
+
+    def __init__(self) -> None:
+        # References without callbacks: what a signal handler raises in a callback would be lost.
+        self._all: Final[set[ref[OwnLock]]] = set()
+        self._room = 64
+
+    def add(self, lock: OwnLock) -> None:
+        if len(self._all) >= self._room:
+            for one in [*self._all]:
+                if one() is None:
+                    self._all.discard(one)
+            self._room = 64 + 2 * len(self._all)
+        self._all.add(ref(lock))
+
+    def forked(self) -> None:
+        """Free those that other threads held, in a forked child, where these do not run."""
+        for one in [*self._all]:
+            lock: Any = one()
+            if lock is not None and not lock._is_owned():
+                lock._at_fork_reinit()
+
+
+_own_locks: Final = _OwnLocks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own_locks.forked)
 
 
 #: Those by which the system says that this thread itself has failed.
@@ -127,6 +160,21 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+
+
+class _Thread(_local):
+    """The running thread."""
+
+    def __init__(self) -> None:
+        self.itself: Final = object()
+
+
+_running: Final = _Thread()
+
+
+def this_thread() -> object:
+    """Return what identifies the running thread for good; its ident becomes that of a later thread."""
+    return _running.itself
 
 
 class OwnThread:

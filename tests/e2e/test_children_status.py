@@ -565,6 +565,37 @@ def main():
     assert family.warnings == []
 
 
+def test_a_fork_for_which_there_is_no_room(family: Family) -> None:
+    """A replay does not fork where the system had refused to; the program gets the same exception, without a remark."""
+    family.exact(
+        """
+import multiprocessing.popen_fork, resource
+
+def refused(start):
+    user, limit = os.getuid(), resource.getrlimit(resource.RLIMIT_NPROC)
+    if not user:
+        os.setresuid(65534, 65534, 0)  # the system does not limit root
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, limit[1]))
+    try:
+        start()
+    except OSError as error:
+        return repr(error)
+    finally:
+        if not user:
+            os.setresuid(0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_NPROC, limit)
+
+def main():
+    process = multiprocessing.get_context("fork").Process(target=len, args=("",))
+    return refused(os.fork), refused(process.start), run("child.py").returncode
+""",
+        ["0", "1", "2"],
+    )
+    error = "BlockingIOError(11, 'Resource temporarily unavailable')"
+    assert family.result == {"$t": "tuple", "v": [error, error, 3]}
+    assert family.warnings == []
+
+
 CHANGED = (
     UNTIL
     + """

@@ -12,9 +12,11 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tarfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,15 @@ import pytest
 
 from tests.support.place import PACKAGES, READINTO, TOOL, Place
 from tests.support.plain_writer import chained
-from tracekit import DivergenceError, InexactReplayError, InexactReplayWarning, record, replay, traced_tool
+from tracekit import (
+    DivergenceError,
+    InexactReplayError,
+    InexactReplayWarning,
+    LiveCallBlockedError,
+    record,
+    replay,
+    traced_tool,
+)
 
 BEGIN = """
 import os, subprocess, sys
@@ -1281,3 +1291,78 @@ def test_a_directory_to_which_a_replay_can_not_go(tmp_path: Path, monkeypatch: p
     with pytest.warns(InexactReplayWarning, match="1 directory that is missing here"), block as session:
         go("there")
     assert [one.code for one in session.report.verdict.reasons] == ["directory"]
+
+
+def test_a_file_is_read_whatever_its_time_of_change_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else writes as many bytes and leaves the time of the last change as it was: a recording has what the program
+    read then, and what it read before."""
+    monkeypatch.chdir(tmp_path)
+    texts, wanted, written = list[str](), threading.Semaphore(0), threading.Semaphore(0)
+
+    def rewrites() -> None:
+        while wanted.acquire() and texts:
+            before = os.stat("settings")
+            with open("settings", "r+") as file:
+                file.write(texts.pop())
+            os.utime("settings", ns=(before.st_atime_ns, before.st_mtime_ns))
+            written.release()
+
+    def rewrite(text: str) -> None:
+        texts.append(text)
+        wanted.release()
+        written.acquire()
+
+    def program(rewrite: Any) -> list[str]:
+        found = []
+        for text in ("new", "now", "new"):
+            found.append(look(Path("settings").read_text()))
+            rewrite(text)
+        return [*found, Path("settings").read_text()]
+
+    other = threading.Thread(target=rewrites)  # of no run
+    other.start()
+    for just_changed in (True, False):
+        Path("settings").write_text("old")
+        if not just_changed:
+            os.utime("settings", (1, 1))
+        with record("job") as run:
+            assert program(rewrite) == ["old", "new", "now", "new"]
+        with pytest.raises(InexactReplayError, match="the file settings was 3 bytes"), replay(run):
+            found = program(lambda text: None)
+        assert found == ["old", "new", "now", "new"]
+    wanted.release()
+    other.join()
+
+
+def test_what_a_replay_refuses_to_read_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that refuses a file to a program, since a process of the run may be writing to it, leaves no descriptor of it open."""
+    monkeypatch.chdir(tmp_path)
+
+    def program(read: Any) -> None:
+        with open("out", "w") as out:
+            process = subprocess.Popen(["sleep", "0.1"], stdout=out)
+        try:
+            read()
+        finally:
+            process.wait()
+
+    def by_number() -> None:
+        os.close(os.open("out", os.O_RDONLY))
+
+    def by_name() -> None:
+        with open("out"):
+            pass
+
+    def opened() -> list[str]:
+        found = []
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{name}"))
+        return [path for path in found if path == str(tmp_path / "out")]
+
+    for read in (by_number, by_name):
+        with pytest.warns(RuntimeWarning, match="whose file is read while"), record("job") as run:
+            program(read)
+        with pytest.raises(LiveCallBlockedError), replay(run):
+            program(read)
+        assert opened() == []

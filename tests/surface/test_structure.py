@@ -106,3 +106,40 @@ def test_journeys_through_another_checkout_are_no_figures(tmp_path: Path) -> Non
     """Where the journeys would not go through the checkout that was asked about, there are no figures but an error."""
     with pytest.raises(SystemExit, match=r"plain_tool: the journeys would go through .*__init__\.py, not through"):
         structure.journeys(tmp_path)
+
+
+#: What makes a lock that is none of tracekit's own (``_reality.OwnLock``), and why it may.
+OTHER_LOCKS = {
+    "_capture/threads.py": "threads of the program take turns at a queue in it, for as long as they wait there",
+    "_journal/reader.py": "only tried, by whoever may pass entries on",
+    "_journal/writer.py": "only tried: a sync knows who leads it",
+    "_native/pure.py": "a gate",
+    "_reality.py": "gates, and what says that a thread has ended",
+    "_runs/debugging.py": "held for as long as a person looks at the stopped program",
+    "_runtime/schedule.py": "gates",
+    "_runtime/session.py": "a gate",
+    "_runtime/threads.py": "a gate",
+    "agents/agentloom.py": "sees public names only; reentrant",
+    "agents/record.py": "sees public names only; reentrant",
+    "agents/registry.py": "sees public names only; reentrant",
+    "agents/world.py": "sees public names only; reentrant",
+    "cli/dap.py": "of a debugger's own threads",
+    "cli/debug.py": "of a debugger's own threads",
+    "cli/launch.py": "a gate",
+    "testing/blocks.py": "of a test, as the program's own locks; reentrant",
+    "testing/crash.py": "of a test, as the program's own locks",
+    "testing/model.py": "of a test's server",
+    "tracekit_websockets/_threads.py": "sees public names only; reentrant, and gates",
+}
+
+
+def test_whose_locks_tracekit_takes() -> None:
+    """What tracekit guards by a lock may be met by a signal handler or a finalizer in the thread that holds it, and by a forked
+    child: so every lock is reentrant and free in children, but for those that only mean something else."""
+    made = re.compile(r"(?<![\w.])(?:_?thread(?:ing)?\.)?(?:Lock|RLock|allocate_lock)\(\)")
+    found = set()
+    for root in (structure.ROOT / "src" / "tracekit", structure.ROOT / "integrations"):
+        for path in root.rglob("*.py"):
+            if made.search(path.read_text("utf-8")):
+                found.add(path.relative_to(root).as_posix())
+    assert found == {*OTHER_LOCKS}

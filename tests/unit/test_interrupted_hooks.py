@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.processes import python
-from tracekit import record
+from tracekit import _reality, record
 from tracekit._lazy import _LaterModule
 
 PROGRAM = """
@@ -246,3 +250,43 @@ def test_a_handler_in_the_middle_of_a_log_s_beginning_or_end(program: str, tmp_p
     done = python("-c", program, str(tmp_path), timeout=100)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 8
+
+
+@pytest.mark.parametrize("who", ["another thread", "the one that forks"])
+def test_locks_in_a_forked_child(who: str) -> None:
+    """A lock of tracekit's own that another thread holds at a fork is free in the child; the code that forks has it in both."""
+    lock, held, over = _reality.OwnLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            over.wait()
+
+    if who == "another thread":
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait()
+        context: Any = nullcontext()
+    else:
+        context = lock
+    with context:
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                with lock:
+                    status = 0
+            finally:
+                try:
+                    context.__exit__(None, None, None)
+                    free: list[bool] = []
+                    another = threading.Thread(target=lambda: free.append(lock.acquire(blocking=False)))
+                    another.start()
+                    another.join()
+                    os._exit(status if free == [True] else 2)
+                finally:
+                    os._exit(3)
+    over.set()
+    if who == "another thread":
+        other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import string
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +431,40 @@ def test_chains_of_long_lists_are_bounded(tmp_path: Path) -> None:
     for value in ({"$ref": 12, "at": _AT}, {"$extend": 12, "at": _AT, "v": []}):
         with pytest.raises(TraceIntegrityError, match="expands to more than 1000000 bytes"):
             _hostile(tmp_path, entries, value, expanded=1_000_000)
+
+
+def test_a_finalizer_reads_the_trace_that_is_just_being_read(tmp_path: Path) -> None:
+    """Wherever the garbage collector calls it, both get what is in the trace."""
+    log = Log()
+    messages = [{"role": "user", "content": _text(n)} for n in range(12)]
+    _, first, second = (log.put({"messages": messages[:count]}) for count in (3, 6, 12))
+    inside: list[bool] = []
+
+    class Reads:
+        def __init__(self) -> None:
+            self.itself = self  # so that only the collector finds it
+
+        def __del__(self) -> None:
+            frame = sys._getframe()
+            names: set[str] = set()
+            while (above := frame.f_back) is not None:
+                frame = above
+                names.add(frame.f_code.co_name)
+            inside.append("_fill" in names or "_needs" in names or "_resolve" in names)
+            assert len(_read(trace, first)["messages"]) == 6
+
+    before = gc.get_threshold()
+    try:
+        for allocated in range(1, 400):
+            gc.disable()
+            gc.collect()
+            trace = log.trace(tmp_path)
+            assert trace.status.state == "complete" or len(trace)
+            Reads()
+            gc.set_threshold(gc.get_count()[0] + allocated)
+            gc.enable()
+            assert _read(trace, second) == {"messages": messages}
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    assert any(inside)

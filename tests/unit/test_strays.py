@@ -5,10 +5,12 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextvars
+import os
 import random
 import threading
 from collections.abc import Iterator
 from contextvars import Context
+from typing import Any
 
 import pytest
 
@@ -188,3 +190,44 @@ def test_an_async_block_waits_for_its_tasks() -> None:
         return results
 
     assert asyncio.run(replayed()) == ["first", "second"]
+
+
+@pytest.mark.parametrize(("then", "now"), [(True, False), (False, True), (True, True)])
+def test_threads_that_no_hook_knows_of_are_told_apart_for_good(then: bool, now: bool) -> None:
+    """Calls in threads that were started below Python, in copies of the run's context, are in a lane for each thread, whether
+    the system gives a later one the number of one that is gone (``True``) or not."""
+
+    @traced_tool(side_effect="read_only")
+    def look(number: int) -> int:
+        return number
+
+    def program(gone: bool) -> list[int]:
+        held, answers, begun = list[_thread.LockType](), list[int](), list[int]()
+        for number in range(3):
+            over, may_end = _thread.allocate_lock(), _thread.allocate_lock()
+            over.acquire()
+            may_end.acquire()
+
+            def run(number: int = number, over: Any = over, may_end: Any = may_end) -> None:
+                answers.append(look(number))
+                begun.append(_thread.get_native_id())
+                over.release()
+                may_end.acquire()
+
+            _thread.start_new_thread(contextvars.copy_context().run, (run,))
+            over.acquire()
+            if gone:
+                may_end.release()
+                while os.path.exists(f"/proc/self/task/{begun[-1]}"):
+                    pass
+            else:
+                held.append(may_end)
+        for one in held:
+            one.release()
+        return answers
+
+    with pytest.warns(RuntimeWarning, match="two threads met"), record() as run:
+        assert program(then) == [0, 1, 2]
+    with replay(run.id) as session:
+        assert program(now) == [0, 1, 2]
+    assert session.report.exact

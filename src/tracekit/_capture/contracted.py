@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from _thread import LockType, allocate_lock, get_ident
+from _thread import LockType, get_ident
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, ContextVar, copy_context
@@ -656,7 +656,7 @@ class ThreadedCall:
         self._over: Callable[[], object] = lambda: None
         self._result: Any = None
         self._error: BaseException | None = None
-        self._guard: Final = allocate_lock()
+        self._guard: Final = _reality.OwnLock()
         #: Whether the call has ended.
         self.ended = False
         self._late = False
@@ -762,7 +762,7 @@ class UndoableSteps:
     """The steps of one run that can be undone, by ``seq``. Every change wakes the threads and tasks that wait for one."""
 
     def __init__(self) -> None:
-        self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
+        self._lock: Final = _reality.OwnLock()
         self._steps: dict[int, Completed] = {}
         self._under_way: set[UnderWay] = set()
         #: Steps whose compensation has failed: it is not run again.

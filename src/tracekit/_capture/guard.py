@@ -12,7 +12,7 @@ from errno import ECONNREFUSED, ENOENT
 from functools import cache, partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction
-from threading import RLock, current_thread, get_ident, get_native_id
+from threading import current_thread, get_ident, get_native_id
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -1650,7 +1650,7 @@ class _NewFiles:
         self._note: Final = note
         self._covered: Final = covered
         self._made: Final[set[str]] = set()
-        self._lock: Final = RLock()
+        self._lock: Final = _reality.OwnLock()
 
     @_reality.off_loop()
     def permit(self, attempt: Attempt) -> bool:
@@ -2123,7 +2123,7 @@ class _Engagement:
     flag."""
 
     def __init__(self) -> None:
-        self.lock: Final = _reality.free_in_forks(RLock())
+        self.lock: Final = _reality.OwnLock()
         self.guards: tuple[Guard, ...] = ()
         self.seams: Final = _Seams(self._note)
         #: Whether a run is active, so that what leaves the process is observed.

@@ -24,6 +24,7 @@ from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
+from .._journal.durable import is_past
 from .._lazy import expression
 from .._native import decoded, sha256_hex
 from .._runtime.boundary import crossings_of
@@ -299,7 +300,8 @@ class _Files:
             except ValueError as error:
                 warn(f"{_KEEP}: {error}; it is {_KEEP_PER_FILE >> 10}K")
         self.kept = 0
-        self.seen: Final[dict[str, tuple[tuple[int, ...], dict[str, Any]]]] = {}
+        #: By name, the last state of each file that was read, and its version, unless it had just been changed.
+        self.seen: Final[dict[str, tuple[tuple[int, ...] | None, dict[str, Any]]]] = {}
         #: The files whose state before the run changed them has been recorded.
         self.found: Final[set[str]] = set()
         #: What open steps have changed themselves, by step, and how it was before their last piece.
@@ -308,7 +310,7 @@ class _Files:
         self.trees: Final[dict[str, _Tree | None]] = {}
         #: Where open steps that have changed the current directory had begun.
         self.gone: Final[dict[int, str]] = {}
-        self.lock: Final = threading.RLock()
+        self.lock: Final = _reality.OwnLock()
 
     def take(self, value: dict[str, Any], name: str, data: bytes, keep: bool) -> None:
         """Add the content of a file to its record, if it is to be kept."""
@@ -486,7 +488,11 @@ def _opening_by_number(original: Any) -> Any:
                 raise
         else:
             assert fd is not None
-            found = _input(scope, path, fd)
+            try:
+                found = _input(scope, path, fd)
+            except BaseException:  # the replay has failed, say
+                os.close(fd)
+                raise
             if found is _AS_IT_IS:
                 return fd
             os.close(fd)
@@ -535,7 +541,11 @@ def _read_file(scope: Scope, original: Any, path: str, given: Any, args: Any, kw
         if found is None:
             raise
     else:
-        found = _input(scope, path, file)
+        try:
+            found = _input(scope, path, file)
+        except BaseException:  # the replay has failed, say
+            file.close()
+            raise
         if found is _AS_IT_IS:
             return file
         file.close()
@@ -1119,21 +1129,25 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
     about = os.fstat(fd)
     if not stat.S_ISREG(about.st_mode):
         return None
-    version = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    # Just changed, it may be changed again without another version.
+    version = (about.st_dev, *_version(about)) if is_past(about.st_ctime_ns) else None
     size, whole = about.st_size, max(_WHOLE, files.most)
     if not size and (data := b"".join(_pieces(fd, whole, whole))):
         # The system generates it at each reading (/proc). The program's reading is another one, just after this.
         made: dict[str, Any] = {"size": len(data), "sha256": sha256_hex(data), "generated": True}
         files.take(made, name, data, keep=True)
         return made
-    known = files.seen.get(name)
-    if known is not None and known[0] == version:
-        return known[1]
+    then, known = files.seen.get(name, (None, None))
+    if known is not None and then is not None and then == version:
+        return known
     data = b"".join(_pieces(fd, size, whole))
     value: dict[str, Any] = {"size": size, "sha256": sha256_hex(data)}
-    if size > whole:
-        value["sampled"] = True
-    files.take(value, name, data, (keep and size <= whole) or not size)
+    if known is not None and known.items() >= value.items():
+        value = known  # what of its content is kept counts once
+    else:
+        if size > whole:
+            value["sampled"] = True
+        files.take(value, name, data, (keep and size <= whole) or not size)
     files.seen[name] = version, value
     return value
 
@@ -1161,9 +1175,13 @@ def _without_name(data: bytes) -> int:
 
         fd, path = tempfile.mkstemp(prefix="tracekit-")
         os.unlink(path)
-    while data:
-        data = data[os.write(fd, data) :]
-    os.lseek(fd, 0, os.SEEK_SET)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from threading import RLock
 from types import ModuleType
 from typing import Final
 
 from .._lazy import imported
-from .._reality import free_in_forks
+from .._reality import OwnLock
 from .._runtime.session import Session
 from . import callers, commands
 from .patch import AttributePatch, DecoratedPatch, Patch, PatchStack, owner_of, when_imported
@@ -32,7 +31,7 @@ from .plugins import (
 
 __all__ = ["cure", "instrument", "instrumented", "run_ended", "run_started", "uninstrument"]
 
-_lock: Final = free_in_forks(RLock())
+_lock: Final = OwnLock()
 _stack: Final = PatchStack()
 #: The integrations that the program has requested, for the whole process.
 _wanted: Final[dict[str, Integration]] = {}

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .._reality import free_in_forks
+from .._reality import OwnLock
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -249,7 +249,7 @@ class PatchStack:
     """Patches applied in order and restored in reverse; all or nothing; thread-safe."""
 
     def __init__(self) -> None:
-        self._lock: Final = free_in_forks(threading.RLock())
+        self._lock: Final = OwnLock()
         self._applied: list[ReversiblePatch] = []
 
     def __len__(self) -> int:
@@ -325,7 +325,7 @@ class Switch:
         #: The result of ``patches()``, and the modules that were loaded at that time.
         self._known: list[ReversiblePatch] = []
         self._known_for: list[ModuleType | None] | None = None
-        self._lock: Final = free_in_forks(threading.RLock())
+        self._lock: Final = OwnLock()
         self._holders = 0
         #: Whether it has further patches until the last holder releases it (``extend``).
         self.extended = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -330,7 +329,7 @@ class QueueClass:
 
 
 #: Held while dialects are created, for whatever integration: each is created once.
-_making: Final = _reality.free_in_forks(threading.RLock())
+_making: Final = _reality.OwnLock()
 
 
 class Integration:

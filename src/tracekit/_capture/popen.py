@@ -971,7 +971,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
         original(self, *args, **kwargs)  # which the guard refuses
         return
     if not isinstance(found, CapturedProcess):
-        _really_start(original, self, found, args, kwargs)
+        _really_start(original, self, found, args, kwargs, scope)
         if found.is_step:
             _has_steps(self, scope, ProcessSteps(session, found.path), size, loops)
         (expect if loops else follow)(self, found)
@@ -979,7 +979,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     if found.live:
         found.counted = loops and not commands.may_join(words)
         try:
-            _really_start(original, self, found.joining, args, kwargs)
+            _really_start(original, self, found.joining, args, kwargs, None)
         except BaseException as error:
             found.not_started(error)
             raise
@@ -1012,8 +1012,10 @@ def _let_start(original: Any, self: Any, args: Any, kwargs: Any) -> None:
         within.reset(token)
 
 
-def _really_start(original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any) -> None:
-    """Really start a process, with its ticket if it may join."""
+def _really_start(
+    original: Any, self: Any, found: Admission | None, args: Any, kwargs: Any, scope: Scope | None
+) -> None:
+    """Really start a process, with its ticket if it may join. For ``scope`` see ``starting``."""
     if found is None:
         with passing():
             _let_start(original, self, args, kwargs)
@@ -1023,7 +1025,7 @@ def _really_start(original: Any, self: Any, found: Admission | None, args: Any, 
         args = (*args[:_ENV], env, *args[_ENV + 1 :])
     else:
         kwargs = {**kwargs, "env": env}
-    with starting(found):
+    with starting(found, scope):
         original(self, *args, **kwargs)
     found.started(self.pid)
 
@@ -1053,11 +1055,7 @@ def _joining(original: Any, self: Any, scope: Scope, command: Any, args: Any, kw
     if found is None:
         original(self, *args, **kwargs)
         return
-    try:
-        _really_start(original, self, found, args, kwargs)
-    except OSError as error:  # no such program, or not permitted
-        found.not_started(scope, error)
-        raise
+    _really_start(original, self, found, args, kwargs, scope)
     (expect if loops else follow)(self, found)
 
 
@@ -1080,12 +1078,12 @@ def _start(original: Any) -> Any:
         if found is None:
             return original(self)
         if method == "fork":
-            with forked(found):
+            with forked(found, scope):
                 original(self)
         else:
             token = _starting.set(found.ticket if joins else None)
             try:
-                with starting(found):
+                with starting(found, scope):
                     original(self)
             finally:
                 _starting.reset(token)

@@ -173,12 +173,17 @@ def apart(command: Any) -> None:
 
 
 @contextmanager
-def starting(found: Admission) -> Iterator[None]:
-    """The block in which an admitted process is started: the calls inside that perform the start are not checked again."""
+def starting(found: Admission, scope: Scope | None) -> Iterator[None]:
+    """The block in which an admitted process is started, in ``scope``: the calls inside that perform the start are not
+    checked again. ``None``: a step says itself that it could not be started."""
     token = within.set(True)
     try:
         with found.admitted(), passing():
             yield
+    except OSError as error:  # no such program, not permitted, or too many processes
+        if scope is not None:
+            found.not_started(scope, error)
+        raise
     finally:
         within.reset(token)
 
@@ -418,15 +423,15 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     words[0] = words_of([program])[0]
     if scope.live or below_seam():
         found: Any = admission_of(scope, program_name(words), words)
-        return start(env) if found is None else _with_ticket(found, env, start)
+        return start(env) if found is None else _with_ticket(found, env, start, scope)
     found = begun(scope, argv, words, _streams(options.get("file_actions") or ()), one_program=True)
     if found is None:
         return start(env)
     if not isinstance(found, commands.CapturedProcess):
-        pid = _with_ticket(found, env, start)
+        pid = _with_ticket(found, env, start, scope)
     elif found.live:
         try:
-            pid = _with_ticket(found.joining, env, start)
+            pid = _with_ticket(found.joining, env, start, None)
         except BaseException as error:
             found.not_started(error)
             raise
@@ -456,7 +461,7 @@ def _streams(actions: Iterable[Any]) -> dict[str, Any]:
 _STREAMS: Final = dict(enumerate(("stdin", "stdout", "stderr")))
 
 
-def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int]) -> int:
+def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int], scope: Scope | None) -> int:
     if found is None:
         token = within.set(True)
         try:
@@ -464,7 +469,7 @@ def _with_ticket(found: Admission | None, env: Any, start: Callable[[Any], int])
                 return start(env)
         finally:
             within.reset(token)
-    with starting(found):
+    with starting(found, scope):
         pid = start(joining_environment(found, env))
     found.started(pid)
     return pid
@@ -487,7 +492,7 @@ def _fork(original: Any) -> Any:
         if found is None:
             return original()
         guard.observe(Attempt("fork", f"os.{original.__name__}", "this process"), lane=lane.path)
-        with forked(found):
+        with forked(found, scope):
             made = original()
         pid = made if isinstance(made, int) else made[0]
         if pid:
@@ -499,11 +504,11 @@ def _fork(original: Any) -> Any:
 
 
 @contextmanager
-def forked(found: Admission) -> Iterator[None]:
-    """The block in which an admitted process is forked."""
+def forked(found: Admission, scope: Scope) -> Iterator[None]:
+    """The block in which an admitted process is forked, in ``scope``."""
     token = forking.set(found)
     try:
-        with starting(found):
+        with starting(found, scope):
             yield
     finally:
         forking.reset(token)
@@ -724,9 +729,9 @@ def _uvloop(original: Any, shell: bool) -> Any:
         if at is None:
             guard.check(Attempt("process", "uvloop.subprocess", words_of(command)[0]))
             return await original(self, protocol_factory, program, *args, **options)
-        _, found = at
+        scope, found = at
         options["env"] = joining_environment(found, options.get("env"))
-        with starting(found):
+        with starting(found, scope):
             transport, protocol = await original(self, protocol_factory, program, *args, **options)
         found.started(transport.get_pid())
         return transport, protocol

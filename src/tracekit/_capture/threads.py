@@ -19,7 +19,7 @@ from types import CoroutineType, FrameType, FunctionType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from .._reality import gate, monotonic_ns, running_loop, running_task
+from .._reality import OwnLock, gate, monotonic_ns, running_loop, running_task, this_thread
 from .._runtime.callsite import caller
 from .._runtime.lane import NOBODY, Lane, started
 from .._runtime.session import Scope, current, enter, outside_the_run, owner
@@ -437,14 +437,14 @@ def _moved(
                         raise missed
                     if await_place(turn, threads):  # it never returned
                         return original(self, *args, **options)
-                elif turn.live or (users - {get_ident()} and turn.comes_yet()):
-                    users.add(get_ident())
+                elif turn.live or (users - {this_thread()} and turn.comes_yet()):
+                    users.add(this_thread())
                     return recorded(original, self, args, options, _IfShared(turn, users), _IfShared(miss, users))
-                elif name == "queue.get" and users - {get_ident()}:
+                elif name == "queue.get" and users - {this_thread()}:
                     _hold_unrecorded(scope.lane, turn)
         finally:
             if users is not None:
-                users.add(get_ident())
+                users.add(this_thread())
             current.reset(token)
         return original(self, *args, **options)
 
@@ -496,14 +496,14 @@ def _hold_unrecorded(lane: Lane, turn: Any) -> None:
 
 
 #: Among the threads that use a queue: a waiting thread expects another one.
-_ANOTHER: Final = 0
+_ANOTHER: Final = object()
 
 
 class _IfShared:
     """What a package moves is an event only if several threads use the queue: a connection pool used by one thread
     moves nothing."""
 
-    def __init__(self, turn: Any, users: set[int]) -> None:
+    def __init__(self, turn: Any, users: set[object]) -> None:
         self._turn: Final = turn
         self._users: Final = users
 
@@ -517,9 +517,9 @@ class _InTurn:
     note them."""
 
     def __init__(self) -> None:
-        self.users: Final[set[int]] = set()
+        self.users: Final[set[object]] = set()
         self.taking: Final = allocate_lock()
-        self.putting: Final = threading.RLock()  # a finalizer may put something while its thread does
+        self.putting: Final = OwnLock()
 
 
 #: How often (s) a thread that must not wait checks for an item while another thread is taking one.

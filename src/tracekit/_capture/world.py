@@ -8,12 +8,11 @@ Counted: the first run installs them, the last one removes them.
 from __future__ import annotations
 
 import importlib.machinery
-import threading
 from types import FunctionType
 from typing import Any, Final
 
 from .._lazy import imported
-from .._reality import free_in_forks
+from .._reality import OwnLock
 from .._runtime.lane import NOBODY
 from .._runtime.session import current, owner
 from .._sources import in_packages
@@ -134,7 +133,7 @@ class _Hooks:
     """The number of active runs, and the hooks installed for them."""
 
     def __init__(self) -> None:
-        self._lock: Final = free_in_forks(threading.Lock())
+        self._lock: Final = OwnLock()
         self._runs = 0
 
     def active(self) -> bool:
@@ -149,8 +148,7 @@ class _Hooks:
             with self._lock:
                 self._runs, counted = self._runs + 1, True  # first: a signal handler may raise after any call
                 if self._runs == 1:
-                    for hooks in _HOOKS:
-                        hooks.activate()
+                    self._install()
         except BaseException:
             if counted:
                 self.leave()
@@ -162,6 +160,12 @@ class _Hooks:
             self._runs -= 1
             if self._runs == 0:
                 self._remove()
+                if self._runs:  # a signal handler or a finalizer has begun one meanwhile
+                    self._install()
+
+    def _install(self) -> None:
+        for hooks in _HOOKS:
+            hooks.activate()
 
     def _remove(self) -> None:
         failure: BaseException | None = None

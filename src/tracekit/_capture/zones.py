@@ -9,7 +9,6 @@ reads, keeps today's value.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,7 +33,7 @@ class _TakenOn:
     """The zones that replays have given this process, the current one last, each with what a recording says of it."""
 
     def __init__(self) -> None:
-        self.lock: Final = threading.Lock()
+        self.lock: Final = _reality.OwnLock()
         self.zones: Final[list[tuple[str, dict[str, str]]]] = []
 
 

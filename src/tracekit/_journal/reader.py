@@ -632,7 +632,8 @@ class Blobs:
         #: Assembled lists, and the number of their elements.
         self._lists: Final[dict[_Target, list[Any]]] = {}
         self._items = 0
-        self._lock: Final = threading.Lock()
+        self._lock: Final = _reality.OwnLock()
+        self._at_work = False
 
     def expand(self, value: Any, before: int) -> Any:
         """Resolve the references in ``value`` of the entry ``before``, in place."""
@@ -644,12 +645,18 @@ class Blobs:
         if not slots:  # the common case, which needs nothing that is shared
             return value
         with self._lock:
-            self._trim()
-            self._spent = 0
-            self._resolve(self._needs(slots, before))
-            for slot in reversed(slots):  # what is in an extension comes after it
-                size += self._fill(slot, before)[0]
-                self._within(size, 0, before)
+            if self._at_work:  # a finalizer or a signal handler has interrupted this thread right here
+                return Blobs(self._load, self._path, self._limits).expand(holder[0], before)
+            self._at_work = True
+            try:
+                self._trim()
+                self._spent = 0
+                self._resolve(self._needs(slots, before))
+                for slot in reversed(slots):  # what is in an extension comes after it
+                    size += self._fill(slot, before)[0]
+                    self._within(size, 0, before)
+            finally:
+                self._at_work = False
         return holder[0]
 
     # -- one value -----------------------------------------------------------------------------------------------------

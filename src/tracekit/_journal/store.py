@@ -76,8 +76,7 @@ class _RunIds:
     """The ids of new runs: version 7 UUIDs, each greater than those before it in this process."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may begin a run while its own thread does.
-        self._lock: Final[_reality.OwnLock] = _reality.free_in_forks(_reality.OwnLock())
+        self._lock: Final = _reality.OwnLock()
         #: 48 bits of milliseconds and 12 bits of their fraction (RFC 9562, method 3).
         self._last = 0
 

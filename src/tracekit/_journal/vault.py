@@ -16,7 +16,6 @@ from __future__ import annotations
 import binascii
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -93,7 +92,7 @@ class Vault:
     def __init__(self, trace: str, key: bytes, unwritten: Callable[[str], object] | None = None) -> None:
         self.path: Final = vault_of(trace)
         self._unwritten: Final = unwritten
-        self._lock: Final = threading.Lock()
+        self._lock: Final = _reality.OwnLock()
         self._values: Final[dict[str, str]] = {}
         #: The size of the complete lines in the file.
         self._size = 0

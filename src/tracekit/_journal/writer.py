@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -138,13 +139,12 @@ class Journal(Chain):
         self._over = False
         #: Whether writing has stopped because the file was changed, moved or removed by somebody else.
         self._gone = False
-        # Reentrant: a signal handler or a finalizer may append while its own thread is in here.
         self._lock: _reality.OwnLock = _reality.OwnLock()
         #: The end of the file once the entry being written is complete.
         self._in_flight: tuple[int, bytes, int, int] | None = None
         #: Held by the thread that syncs, the ``_leader``. Others wait as ``_followers``: the ``seq`` they need, and the
         #: lock they wait on.
-        self._sync_lock = threading.Lock()
+        self._sync_lock = allocate_lock()
         self._leader = 0
         self._followers: deque[tuple[int, threading.Lock]] = deque()
         self._synced = seq
@@ -543,8 +543,7 @@ class Journal(Chain):
 
     def abandon(self) -> None:
         """Forget the file without touching it: for a forked child, whose parent continues to write."""
-        self._lock = _reality.OwnLock()
-        self._sync_lock = threading.Lock()
+        self._sync_lock = allocate_lock()
         self._followers.clear()
         self._reads.clear()
         if not self.closed and self._owned():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from _thread import LockType, get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from orjson import loads
@@ -114,7 +112,7 @@ class KeyedCall:
         self.pieces: list[LiveValue] = []
         self._result: KeyedResult | None = None
         self._log: tuple[LoggedCall, Trace] | None = None
-        self._lock: Final = RLock()
+        self._lock: Final = _reality.OwnLock()
         self._waiters: list[Any] = []
         self._is_open: Final = _reality.gate()
         self._has_ended: Final = _reality.gate()
@@ -951,12 +949,12 @@ class Once:
         self.me: Final = Owner(session.run_id, segment_in(journal.path))
         self._keys: Final = Keys(journal.root, sync=journal.durability != "none")
         self._peers: Final = PeerCalls(session, self._keys, self.me)
-        self._lock: Final = threading.RLock()  # a signal handler may call a tool, too
+        self._lock: Final = _reality.OwnLock()
         self._calls: Final[dict[str, KeyedCall]] = {}
         self.shared = past is not None and bool(beside(file_beside(journal.path, None)))
         #: Whether every key of this recording has its file; one thread sees to it.
         self._published = self.shared
-        self._publishing: Final = threading.RLock()
+        self._publishing: Final = _reality.OwnLock()
         #: For keys that had no file: if the machine dies, no process is left that could ask for them.
         self._unsynced: Final = Keys(journal.root, sync=False)
         #: Why the keys in the log can't be used.

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import ref
 
@@ -290,7 +289,7 @@ class RecordedChildren:
         #: The calls of pools that share a budget.
         self._handed: Final[dict[Spending, HandedCalls]] = {}
         #: Held while segments are counted, so that each counts once.
-        self._counting: Final = RLock()
+        self._counting: Final = _reality.OwnLock()
 
     def admit(self, scope: Scope, lane: Lane, words: list[str] | None, pool: bool) -> RecordedChild | None:
         """Return the child process that is about to start, with its ticket; ``None`` if the run has ended."""

@@ -24,7 +24,7 @@ from glob import escape, glob
 from importlib import import_module
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, Final, Literal, NamedTuple, get_args
 from xml.etree import ElementTree
 
@@ -743,7 +743,7 @@ class _Judge:
     def __init__(self, how: Mapping[str, Any]) -> None:
         self._how: Final = how
         self._server: _Server | None = None
-        self._lock: Final = Lock()
+        self._lock: Final = _reality.OwnLock()
         self._closed = False
         #: The store for the new runs that are written if steps go live.
         self._branches: Final = TemporaryDirectory(prefix="tracekit-") if how["options"]["live"] else None

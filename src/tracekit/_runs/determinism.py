@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from orjson import JSONDecodeError, loads
@@ -169,7 +168,7 @@ class TranscriptWriter:
     def __init__(self, path: str) -> None:
         self._file: Final = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._pid: Final = os.getpid()
-        self._lock: Final = Lock()
+        self._lock: Final = _reality.OwnLock()
         self._counts: Final[dict[int, int]] = {}
         self._lanes: Final[list[Lane]] = []
 

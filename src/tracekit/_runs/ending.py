@@ -8,7 +8,7 @@ import operator
 import os
 import signal
 import sys
-from _thread import allocate_lock, get_native_id, start_new_thread
+from _thread import get_native_id, start_new_thread
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -429,7 +429,7 @@ class _OsExit:
     def __init__(self) -> None:
         #: The functions to ask, the last one first, each with its process id.
         self._asked: Final[list[tuple[int, ExitStatus]]] = []
-        self._lock: Final = _reality.free_in_forks(allocate_lock())
+        self._lock: Final = _reality.OwnLock()
         self.really: Callable[[int], Any] = os._exit
         #: A single bound method, so that it is recognised when found again.
         self._mine: Final = self._exit

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -124,7 +123,7 @@ class StoreFigures:
     def __init__(self, store: Store) -> None:
         self.store: Final = store
         #: Must be held while the result of ``refresh`` is read.
-        self.lock: Final = threading.RLock()
+        self.lock: Final = _reality.OwnLock()
         self._totals: Final = Totals()
         self._files: dict[str, _File] = {}
         #: Vanished files: one that reappears under the name of a run is that run, and is counted already.

@@ -12,10 +12,10 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from threading import RLock
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from .. import _reality
 from .._capture.http import decode
 from .._journal.entry import info_of
 from .._journal.store import Store
@@ -71,7 +71,7 @@ class ImportedReplay(Around):
         super().__init__(under_policies(self._live))
         self.replay: Final = replay
         self._guarded: Final = guarded
-        self._lock: Final = RLock()
+        self._lock: Final = _reality.OwnLock()
         self._recorded: Final = [*self._exchanges()]
         source = replay.trace.imported_from
         replay.report.allow(

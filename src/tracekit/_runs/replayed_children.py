@@ -489,7 +489,7 @@ class ReplayedChildren:
         if path is None:
             failed = self.session.status_read(scope, f"{NOT_STARTED} {lane.path}", None)
             if failed is not None:
-                raise OSError(*failed)
+                raise OSError(*(one for one in failed if one is not None))
             if not pool or self._options["guard"] == "off":
                 return None
             path = lane.path

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _reality
@@ -106,7 +106,6 @@ def _in_child() -> None:
     for session, _ in followed:  # whatever else fails, nothing may be written to a file of the parent
         session.state.ended = session.state.discarded = True
         session.log.journal.abandon()
-        session.redactor.forked()
     if ticket is not None:
         left_by_fork()
     for session, store in followed:
@@ -202,7 +201,7 @@ class Segment:
         #: The process's own lane, if it joined the run by a ticket in its environment.
         self.own_line: Root | None = None
         self._opened: Journal | None = None
-        self._opening: Final = RLock()
+        self._opening: Final = _reality.OwnLock()
         #: The vault of the journal, once it exists.
         self.vault: Vault | None = None
         self.session: Final = Recording(self, redactor)  # type: ignore[arg-type]

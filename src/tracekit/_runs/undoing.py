@@ -68,7 +68,7 @@ __all__ = [
 # Modules that an operator names for their tools are imported with nothing live, since one of them may be a whole
 # program.
 
-_importing: Final = threading.Lock()
+_importing: Final = _reality.OwnLock()
 
 
 def definitions(name: str) -> ModuleType:

@@ -56,11 +56,7 @@ class EffectTree:
     def __init__(self) -> None:
         #: Every open call, including abandoned ones whose threads still run. If empty, nothing needs to be counted.
         self.open: Final[set[OpenCall]] = set()
-        self.lock = OwnLock()
-
-    def forked(self) -> None:
-        """Reset the lock in a forked child, where nobody else holds it."""
-        self.lock = OwnLock()
+        self.lock: Final = OwnLock()
 
     def awaited(self, run_id: str) -> set[int]:
         """Return the steps of a run whose end its abort waits for, or which undo others, while their bodies run."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Final
 
-from .._reality import OwnLock, free_in_forks
+from .._reality import OwnLock
 
 __all__ = ["CALLBACK", "IMPORT", "NOBODY", "ROOT", "UNLIMITED", "Lane", "Root", "started"]
 
@@ -32,7 +32,7 @@ CALLBACK: Final = "callback"
 IMPORT: Final = "import "
 
 # Reentrant: a signal handler or a finalizer may start a lane while its own thread is in here.
-_numbering: Final[OwnLock] = free_in_forks(OwnLock())
+_numbering: Final = OwnLock()
 #: Numbers the runs of this process that have asked for a place of their tasks in sets.
 _runs: Final = count()
 
@@ -85,8 +85,9 @@ class Lane:
         #: The lanes of the run's tasks and threads by owner, for contexts shared by several of them; one dictionary per
         #: run.
         self.owned: Final[dict[int, Lane]] = {} if parent is None else parent.owned
-        #: The lanes for steps that arrived here from other threads or tasks, by owner.
-        self.callbacks: dict[int, Lane] | None = None
+        #: The lanes for steps that arrived here from other threads or tasks, by references to these: their numbers
+        #: become those of later ones.
+        self.callbacks: dict[object, Lane] | None = None
         self.id = id
         self.owner = owner
         #: Used by the session (a replay keeps its cursors here).

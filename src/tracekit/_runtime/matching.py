@@ -7,7 +7,6 @@ were too large, and fields that the caller excludes from the comparison.
 from __future__ import annotations
 
 import re
-import threading
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Final
 from .._journal.entry import meta_of
 from .._journal.reader import TAIL, EntryBlock, Trace
 from .._lazy import expression
+from .._reality import OwnLock
 from .._values import dumps, fingerprint, quick, to_json
 from .encoding import oversized, stand_in
 from .redaction import STAND_IN, Redactor, marks_of
@@ -193,7 +193,7 @@ class Bindings:
         self._places: Final = places
         self._used: Final = used
         self._bound: Final[dict[str, str]] = {}
-        self._lock: Final = threading.Lock()
+        self._lock: Final = OwnLock()
         redactor.keep(places)
 
     def __bool__(self) -> bool:
@@ -201,10 +201,14 @@ class Bindings:
 
     def equal(self, recorded: Any, actual: Any) -> bool:
         """Return whether two JSON trees are equal, with a placeholder in the recorded one standing for its value."""
-        met: dict[str, str] = {}
         with self._lock:
-            if not self._trees(recorded, actual, met):
-                return False
+            while True:
+                met: dict[str, str] = {}
+                known = len(self._bound)
+                if not self._trees(recorded, actual, met):
+                    return False
+                if len(self._bound) == known:  # otherwise a finalizer has bound others meanwhile, in this thread
+                    break
             self._bound.update(met)
         for placeholder, value in met.items():
             if value != placeholder:

@@ -114,10 +114,6 @@ class ProcessRole:
         """Return the recorded run that the next ``record()`` replays or resumes; ``None`` if it records one of its own."""
         return None
 
-    def forked(self) -> None:
-        """Reset the lock in a forked child, where nobody else holds it."""
-        self.ordinaling = _reality.OwnLock()
-
     # -- work from outside ---------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
@@ -177,24 +173,18 @@ class Process:
         self.before_exec: Final[list[Callable[[], object]]] = []
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
         self._watchers = 0
-        self._lock = _reality.OwnLock()
+        self._lock: Final = _reality.OwnLock()
         #: tracekit's own threads that observe the others for a replay, by native id; they cause no events. Each with
         #: the lock that it holds while it looks, or ``None``: a thread that waits for that lock is not blocked.
         self.observers: Final[dict[int, Any]] = {}
 
     def forked(self) -> None:
-        """Reset the locks in a forked child, where nobody else holds them.
-
-        A child forked before anything was recorded, such as a server's worker, counts as a program start of its own.
-        """
-        self._lock = _reality.OwnLock()
-        self.effects.forked()
+        """A child forked before anything was recorded, such as a server's worker, counts as a program start of its own."""
         for session in self.sessions:  # the lanes of other threads don't continue here
             if session.state.root is not None:
                 session.state.root.owned.clear()
         if type(self.role) is ProcessRole and not self.sessions and not self.role.ordinal:
             self.role = ProcessRole(_reality.urandom(8).hex())
-        self.role.forked()
 
     # -- sessions ------------------------------------------------------------------------------------------------------
 

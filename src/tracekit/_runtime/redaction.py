@@ -599,8 +599,7 @@ class Redactor:
         placeholders: Placeholders | None = None,
     ) -> None:
         self._user: Final = patterns_of(patterns)
-        # Reentrant: a signal handler or a finalizer may send a request while its own thread learns from one.
-        self._lock = _reality.OwnLock()
+        self._lock: Final = _reality.OwnLock()
         self._seen: Final[set[str]] = set()
         self._others: Final[dict[tuple[re.Pattern[str], ...], Redactor]] = {}
         #: The redactor that learns for this one.
@@ -669,10 +668,6 @@ class Redactor:
             return _always
         first = _hot_or_kept if self.placeholders else look(True)
         return known.looker(first) if known else first
-
-    def forked(self) -> None:
-        """Renew the lock in a forked child: a thread that held it does not run there."""
-        self._lock = _reality.OwnLock()
 
     def learn(self, credential: str) -> None:
         """Redact ``credential``, the value of a header just sent, or a password just typed, from now on. Thread-safe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from _thread import allocate_lock, get_native_id
+from _thread import get_native_id
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -448,7 +448,7 @@ class LockOrder:
         self._waiting: Final[dict[tuple[int, str, int, int], list[Callable[[], None]]]] = {}
         #: The lanes that have ended: what they have not taken, they never will.
         self._ended: Final[set[int]] = set()
-        self._lock: Final = allocate_lock()
+        self._lock: Final = OwnLock()
 
     def taken(self, key: tuple[int, str, int, int]) -> None:
         if key in self._awaited:

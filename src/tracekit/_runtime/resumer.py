@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
@@ -12,7 +11,7 @@ from .._journal.entry import AT_ONCE, LOCK_TAKEN, QUEUES, info_of, meta_of
 from .._journal.reader import Trace
 from .._journal.store import shown_as
 from .._journal.writer import Journal
-from .._reality import running_loop
+from .._reality import OwnLock, running_loop
 from .._values import dumps_in_order
 from .._values.decoding import from_json
 from ..errors import ReplayError, TracekitError
@@ -396,7 +395,7 @@ class Resumption(Recording):
         self.state.clock = log.state.clock = RunClock(self._own)
         self._about: Final = dict(about)
         self._opened: Final = opened
-        self._opening: Final = threading.RLock()
+        self._opening: Final = OwnLock()
         #: ``recovery.started``, once it is in the log; and whether what was late is, too.
         self._started: Final[dict[int, None]] = {}
         self._begun = False

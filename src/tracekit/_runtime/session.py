@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from weakref import ref
 
 from .._native import owner
+from .._reality import running_task, this_thread
 from ..errors import BudgetExceededError, RunEndedError, UnknownPriceError
 from .effects import outside
 from .lane import CALLBACK, IMPORT, NOBODY, ROOT, Lane, started
@@ -1089,12 +1091,14 @@ def _lane_of(me: int, lane: Lane, scope: Scope) -> Lane:
     callbacks = lane.callbacks
     if callbacks is None:
         callbacks = lane.callbacks = {}
-    callback = callbacks.get(me)
+    task = running_task()
+    whose = this_thread() if task is None else ref(task)
+    callback = callbacks.get(whose)
     if callback is None:
         callback = started(lane, CALLBACK, scope.live)
         callback.owner = me
-        callbacks[me] = callback
-        if len(callbacks) > 1:
+        callbacks[whose] = callback
+        if len(callbacks) == 2:
             scope.session.state.collisions.append(lane)
     return callback
 

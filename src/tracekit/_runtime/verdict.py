@@ -11,11 +11,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .._journal.entry import READS, SINGLES, family_of, imported_from, info_of, meta_of
 from .._lazy import NamedTuple
+from .._reality import OwnLock
 from ..errors import InexactReplayError
 from .boundary import KINDS, OBSERVED, Crossing, by_chance, crossings_of, uncaptured
 from .recovered import RecoveredLog, RecoveredStep
@@ -162,7 +162,7 @@ class ReplayVerdict:
         self.final = False
         #: Whether Ctrl-C has come from outside: what the program did afterwards says nothing about the replay.
         self.interrupted = False
-        self._lock: Final = Lock()
+        self._lock: Final = OwnLock()
 
     def add(self, kind: Literal["reasons", "remarks", "allowed", "unknown"], reason: Reason) -> None:
         """Add a reason of a kind."""

@@ -201,7 +201,7 @@ class Replay:
     def __init__(self, recording: Recording) -> None:
         self.recording: Final = recording
         self._used: Final[dict[str, int]] = {}
-        self._lock: Final = threading.Lock()
+        self._lock: Final = threading.RLock()
 
     def complete(
         self,

@@ -235,7 +235,7 @@ def _places(trace: Trace) -> Places:
 
 #: A cache of files by identity and modification state, in the order of their last use.
 _cache: Final[OrderedDict[tuple[int, ...], tuple[Any, Places]]] = OrderedDict()
-_cache_lock: Final = threading.Lock()
+_cache_lock: Final = threading.RLock()
 _MOST_FILES: Final = 8
 _MOST_ENTRIES: Final = 1_000_000
 

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from threading import Lock
+from threading import RLock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -408,7 +408,7 @@ class Together:
 
     def __init__(self, agents: Sequence[tuple[BaseAgent, AgentTerms]]) -> None:
         self._agents: Final = agents
-        self._lock: Final = Lock()
+        self._lock: Final = RLock()
         self._asked = False
         self._refusal: BudgetExceededError | None = None
 

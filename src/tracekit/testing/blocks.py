@@ -62,7 +62,7 @@ class TickingClock:
     read."""
 
     def __init__(self, start: float = 1_700_000_000.0, step: float = 0.001) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may read it while its thread does
         self._step = round(step * 1e9)
         self._now = round(start * 1e9) - self._step
 
