@@ -489,7 +489,8 @@ def test_a_run_that_goes_on_elsewhere_keeps_the_order() -> None:
     assert again.report.exact
 
 
-INTERRUPTED = """
+#: A handler that raises.
+STOPS = """
 import signal, threading
 from tracekit import record
 
@@ -500,6 +501,12 @@ def stop(*_):
     raise Stop
 
 signal.signal(signal.SIGALRM, stop)
+"""
+
+
+INTERRUPTED = (
+    STOPS
+    + """
 lock, plain = threading.Lock(), threading.RLock()
 with record("locks"):
     threading.Thread(target=len, args=([],)).start()
@@ -516,19 +523,12 @@ with record("locks"):
             lock = threading.Lock()
 print(held)
 """
+)
 
 
-DROPPED = """
-import signal, threading
-from tracekit import record
-
-class Stop(Exception):
-    pass
-
-def stop(*_):
-    raise Stop
-
-signal.signal(signal.SIGALRM, stop)
+DROPPED = (
+    STOPS
+    + """
 with record("locks"):
     threading.Thread(target=len, args=([],)).start()
     stopped = 0
@@ -544,6 +544,7 @@ with record("locks"):
             stopped += 1
 print(stopped)
 """
+)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")

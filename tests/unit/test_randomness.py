@@ -309,12 +309,22 @@ from tracekit import record, replay
 from tracekit.integration import Integration, register
 
 sys.path.insert(0, "site-packages")
-register(Integration("acme_ids", frameworks=("acme_ids",), ids=("acme_ids:uuid7",)))
+acme = Integration("acme_ids", frameworks=("acme_ids",), ids=("acme_ids:uuid7",))
+when = sys.argv[1]
+if when == "at first":
+    register(acme)
+if when == "after the import":
+    import acme_ids
+with record("earlier"):
+    pass
+if when != "in a run":
+    register(acme)
 import acme_ids
 
 runs = []
 for number in range(2):
     with record(f"job {number}") as run:
+        register(acme)
         run.set_result([str(acme_ids.uuid7()) for _ in range(3)])
     runs.append(run)
     time.sleep(0.002)  # a later time stamp
@@ -325,13 +335,14 @@ for run in reversed(runs):
 """
 
 
-def test_an_id_that_depends_on_earlier_runs_is_one_draw(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["at first", "after the import", "before the import", "in a run"])
+def test_an_id_that_depends_on_earlier_runs_is_one_draw(when: str, tmp_path: Path) -> None:
     """A package's ``uuid7`` remembers the last time stamp, and after a later one it draws less. Where an integration
-    names it, runs replay in the process that recorded them, in any order."""
+    names it, runs replay in the process that recorded them, in any order; it may be registered after earlier runs."""
     package = tmp_path / "site-packages" / "acme_ids"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(REMEMBERING)
-    done = python("-c", IN_ONE_PROCESS, cwd=tmp_path)
+    done = python("-c", IN_ONE_PROCESS, when, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -23,7 +23,7 @@ from .plugins import (
     Integration,
     declare_endpoints,
     discover,
-    known,
+    every,
     register,
     trust,
     unregister,
@@ -109,7 +109,7 @@ def cure() -> str | None:
     with _lock:
         beside = [
             integration.name
-            for integration in {**discover(), **known()}.values()
+            for integration in every()
             if integration.name not in _wanted and any(patch.module in sys.modules for patch in integration.patches)
         ]
         if not beside:
@@ -188,10 +188,7 @@ def run_ended(session: Session) -> None:
     captured = session.state.extras.of(CapturedClients).names or ()
     if before is None or _wanted:
         return
-    for integration in {
-        **discover(),
-        **known(),
-    }.values():  # capturing one client by name does not mean that every SDK was considered
+    for integration in every():  # capturing one client by name does not mean that every SDK was considered
         loaded = [name for name in integration.modules if name in sys.modules] if integration.agents else []
         if loaded and integration.name not in captured:
             # An SDK imported during the run was almost certainly used in it; about others nothing is known.

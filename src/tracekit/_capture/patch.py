@@ -305,9 +305,9 @@ class Switch:
     """A stack of patches that is applied while at least one session holds it.
 
     ``patches`` is a table of them, or a function that returns them, and more of them once one of ``modules`` has been
-    imported; a function that returns these is called once, before the first activation. ``modules`` may also say by
-    name how the patches of each module are made. Each patch is created only once (``once``, ``made``), from the genuine
-    function.
+    imported. A function that returns these says what integrations declare: it is called before the first activation, and
+    whenever other integrations are known (``declared_anew``). ``modules`` may also say by name how the patches of each
+    module are made. Each patch is created only once (``once``, ``made``), from the genuine function.
     """
 
     def __init__(
@@ -320,7 +320,9 @@ class Switch:
             patches = partial(self.of, patches)
         self._core: Final = patches
         self._later: Final = modules if isinstance(modules, Mapping) else {}
-        self._to_watch: Callable[[], Iterable[str]] | None = modules if callable(modules) else None
+        self._declared: Final = modules if callable(modules) else None
+        #: Whether the declared modules are watched.
+        self._up_to_date = True
         self._modules: Final[list[str]] = []
         #: The result of ``patches()``, and the modules that were loaded at that time.
         self._known: list[ReversiblePatch] = []
@@ -330,7 +332,11 @@ class Switch:
         #: Whether it has further patches until the last holder releases it (``extend``).
         self.extended = False
         self._made: Final[dict[object, list[ReversiblePatch]]] = {}
-        self._watch(() if callable(modules) else modules)
+        if callable(modules):
+            self._up_to_date = False
+            _declaring.append(self)
+        else:
+            self._watch(modules)
         self.stack: Final = PatchStack()
         #: What could not be replaced in place on this interpreter, and the consequences.
         self.degraded: Final[list[str]] = []
@@ -345,6 +351,20 @@ class Switch:
             if module not in self._modules:
                 self._modules.append(module)
                 when_imported(module, self._more)
+
+    def _watch_declared(self) -> None:
+        if not self._up_to_date and self._declared is not None:
+            self._up_to_date = True  # first: finding the integrations registers some
+            self._known_for = None
+            self._watch(self._declared())
+
+    def declared_anew(self) -> None:
+        """Other integrations are known now: apply what they declare, if the switch is held, or else with the next holder."""
+        with self._lock:
+            self._up_to_date = False
+            if self._holders:
+                self._watch_declared()
+                self.stack.apply(*self._patches())
 
     def _patches(self) -> list[ReversiblePatch]:
         """Return all patches that are possible now."""
@@ -388,9 +408,7 @@ class Switch:
             self._holders += 1
             try:
                 if self._holders == 1:
-                    if self._to_watch is not None:
-                        self._watch(self._to_watch())
-                        self._to_watch = None
+                    self._watch_declared()
                     there = [*map(loaded if _imports.under_way else sys.modules.get, self._modules)]
                     if self._known_for != there:
                         self._known_for, self._known = there, self._patches()
@@ -437,6 +455,16 @@ class Switch:
             self._known_for = None
             if self._holders:
                 self.stack.apply(*self._patches())
+
+
+#: Those whose modules integrations declare.
+_declaring: Final[list[Switch]] = []
+
+
+def declared_anew() -> None:
+    """Other integrations are known now than before."""
+    for switch in _declaring:
+        switch.declared_anew()
 
 
 # -- imports -----------------------------------------------------------------------------------------------------------

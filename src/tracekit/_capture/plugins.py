@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
@@ -14,6 +14,7 @@ from .. import _reality
 from .._announced import announced
 from .._runtime.redaction import STAND_IN, environment_variables
 from .._runtime.session import RunState
+from .patch import declared_anew
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -39,6 +40,7 @@ __all__ = [
     "declare_endpoints",
     "detach",
     "discover",
+    "every",
     "exporting_modules",
     "exports_telemetry",
     "facts_to_record",
@@ -620,6 +622,7 @@ def register(integration: Integration) -> None:
         _integrations[integration.name] = integration
         _routes.clear()
         _forget_telemetry()
+        declared_anew()
 
 
 def unregister() -> None:
@@ -629,11 +632,17 @@ def unregister() -> None:
     _trusted.clear()
     _routes.clear()
     _forget_telemetry()
+    declared_anew()
 
 
 def known() -> Mapping[str, Integration]:
     """Return the registered integrations by name."""
     return _integrations
+
+
+def every() -> Collection[Integration]:
+    """Return the installed integrations and those that the program has registered itself."""
+    return {**discover(), **_integrations}.values()
 
 
 class CapturedClients:
@@ -813,9 +822,7 @@ class _Packages:
     def __call__(self, module: str) -> bool:
         found = self._found.get(module)
         if found is None:
-            packages = (
-                one for integration in {**discover(), **_integrations}.values() for one in self._named(integration)
-            )
+            packages = (one for integration in every() for one in self._named(integration))
             found = self._found[module] = any(module == one or module.startswith(one + ".") for one in packages)
         return found
 
@@ -866,33 +873,29 @@ def exports_telemetry(module: str, function: str) -> bool:
 @cache
 def exporting_modules() -> frozenset[str]:
     """Return the modules with functions that only pass data to an exporter."""
-    found = {**discover(), **_integrations}.values()
     return frozenset(
-        place.partition(":")[0] for one in found for telemetry in one.telemetry for place in telemetry.exporting
+        place.partition(":")[0] for one in every() for telemetry in one.telemetry for place in telemetry.exporting
     )
 
 
 @cache
 def request_id_makers() -> frozenset[tuple[str, str]]:
     """Return the functions that make ids for the headers of requests: the module and ``__qualname__`` of each."""
-    found = {**discover(), **_integrations}.values()
-    makers = (maker.partition(":") for integration in found for maker in integration.request_ids)
+    makers = (maker.partition(":") for integration in every() for maker in integration.request_ids)
     return frozenset((module, function) for module, _, function in makers)
 
 
 def id_makers() -> list[tuple[str, str]]:
     """Return the functions of packages that make ids from what they remember: the module and the name of each."""
-    found = {**discover(), **_integrations}.values()
-    makers = (maker.partition(":") for integration in found for maker in integration.ids)
+    makers = (maker.partition(":") for integration in every() for maker in integration.ids)
     return [(module, function) for module, _, function in makers]
 
 
 @cache
 def sending_packages() -> frozenset[str]:
     """Return the packages and modules in which something sends telemetry."""
-    found = {**discover(), **_integrations}.values()
     return frozenset(
-        sender.partition(":")[0] for one in found for telemetry in one.telemetry for sender in telemetry.senders
+        sender.partition(":")[0] for one in every() for telemetry in one.telemetry for sender in telemetry.senders
     )
 
 
@@ -905,7 +908,7 @@ def sends_telemetry(module: str) -> bool:
 
 def _senders_in(module: str) -> tuple[tuple[str, Telemetry], ...]:
     found = []
-    for integration in {**discover(), **_integrations}.values():
+    for integration in every():
         for telemetry in integration.telemetry:
             for sender in telemetry.senders:
                 place, _, function = sender.partition(":")

@@ -30,7 +30,7 @@ from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, wa
 from .in_place import CodeExchange, MethodEntry, Unsupported
 from .locks import follow_locks
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded, owner_of
-from .plugins import QueueClass, Scheduler, discover, movers_by_file
+from .plugins import QueueClass, Scheduler, every, movers_by_file
 from .waits import armed, await_place
 
 __all__ = [
@@ -260,7 +260,7 @@ def handover_patches(switch: Switch, scope_of: _ScopeOf) -> list[ReversiblePatch
 
 
 def _queues() -> list[QueueClass]:
-    return [kind for integration in discover().values() for kind in integration.queues]
+    return [kind for integration in every() for kind in integration.queues]
 
 
 def handed_over_in() -> list[str]:
@@ -1038,14 +1038,14 @@ class _Workers(set[Any]):
 
 def refuse_uncovered() -> None:
     """Raise if a run would begin inside a scheduler whose tasks open no lanes."""
-    for integration in discover().values():
+    for integration in every():
         for scheduler in integration.schedulers:
             if loaded(scheduler.package) is not None and scheduler.running():
                 raise _not_covered(scheduler)
 
 
 def _schedulers() -> list[Scheduler]:
-    return [scheduler for integration in discover().values() for scheduler in integration.schedulers]
+    return [scheduler for integration in every() for scheduler in integration.schedulers]
 
 
 def _not_covered(scheduler: Scheduler) -> RunStateError:

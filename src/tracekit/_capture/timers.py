@@ -52,10 +52,11 @@ def _blocking_patches() -> list[ReversiblePatch]:
         late: Any,
         ask: _Ask | None = None,
         lock_of: Callable[[Any], Any] | None = None,
+        has_it: bool = False,
     ) -> ReversiblePatch:
         called = f"{owner.__name__}.{name}"
         return once(
-            owner, name, lambda original: _limited(original, called, limit, late, ask, lock_of, scope_of_timers)
+            owner, name, lambda original: _limited(original, called, limit, late, ask, lock_of, has_it, scope_of_timers)
         )
 
     def asked(owner: Any, name: str, agree: Callable[[Any, Any], object] = _nothing) -> ReversiblePatch:
@@ -66,7 +67,9 @@ def _blocking_patches() -> list[ReversiblePatch]:
         once(threading.Thread, "join", lambda original: _join(original, scope_of_timers)),
         once(threading, "_time", lambda _: _now),
         limited(threading.Event, "wait", _timeout, False, _is_set),
-        limited(threading.Condition, "wait_for", _second, False, lock_of=_lock_of),
+        limited(
+            threading.Condition, "wait_for", _second, False, lock_of=lambda condition: condition._lock, has_it=True
+        ),
         limited(threading.Semaphore, "acquire", _second, False, _is_free, lambda semaphore: semaphore._cond._lock),
         asked(threading.Event, "is_set", _until_set),
         asked(
@@ -77,7 +80,7 @@ def _blocking_patches() -> list[ReversiblePatch]:
     ]
     if (futures := loaded("concurrent.futures._base")) is not None:
         # It reads the clock through its module, of which it uses no other name.
-        clock = SimpleNamespace(**{**vars(time), "monotonic": _now})
+        clock = _Clock(**{**vars(time), "monotonic": _now})
         found += [
             once(futures, "time", lambda _: clock),
             limited(futures.Future, "result", _timeout, TimeoutError, _is_done),
@@ -366,14 +369,14 @@ def _waited(timer: Any, result: Any, lock: Taking | None, until: float | None) -
     return result
 
 
+class _Clock(SimpleNamespace):
+    """What a module of the standard library reads the clock from that computes what is left of a limit."""
+
+
 def _computed(frame: FrameType) -> bool:
     """Return whether code of ``frame`` has computed what is left of a limit (``Executor.map``): that nothing is left is then
     no question of the program, but the limit has run out."""
-    return frame.f_globals.get("__name__") == "concurrent.futures._base"
-
-
-def _lock_of(condition: Any) -> Any:
-    return condition._lock
+    return type(frame.f_globals.get("time")) is _Clock
 
 
 def _limited(
@@ -383,12 +386,13 @@ def _limited(
     late: Any,
     ask: _Ask | None,
     lock_of: Callable[[Any], Any] | None,
+    has_it: bool,
     scope_of: _Scope,
 ) -> Any:
     """Wrap a wait with a limit: ``late`` is what it returns, or raises, on expiry. A call that does not wait is a
-    question (``ask``). ``lock_of`` gives the lock that decides which of several threads goes on first, if there is one: the
-    program has that of a condition again whenever the wait is over, and that of a semaphore is free in time."""
-    has_it = lock_of is _lock_of
+    question (``ask``). ``lock_of`` gives the lock that decides which of several threads goes on first, if there is one.
+    ``has_it``: the program has that lock again whenever the wait is over, as it has that of a condition; otherwise it is
+    free in time, as that of a semaphore is."""
 
     def expired() -> Any:
         if late is TimeoutError:

@@ -352,8 +352,8 @@ class BranchedReplay(Replay):
             self._live_differs(seq, note.type, note.name, found)
         return seq
 
-    def elsewhere(self, seq: int | None, request: Request) -> str:
-        """Say where a live request goes, if it does not go where the recorded one went."""
+    def other_server(self, seq: int | None, request: Request) -> str:
+        """Return which server a live request goes to, in words, if the recorded one went to another."""
         if seq is None:
             return ""
         entry = self.trace.entry(seq)
@@ -438,7 +438,7 @@ class PartialReplay:
             if not made.live:
                 return made  # an earlier call of the new run answers it
             replay.may_leave = True
-            where = replay.elsewhere(seq, request)
+            where = replay.other_server(seq, request)
             replay.report.allow("live", f"{spec.family} {spec.name!r} went live{where}", step=seq)
             return LiveStep(self, made, spec, seq)
         if not self._leaves(scope, spec.family, replay.is_same(scope, request)):

@@ -46,23 +46,23 @@ def begin(session: Recording) -> None:
     instrumentation.run_started(session)
 
 
-def end(session: Recording, *, left_elsewhere: bool = False) -> None:
+def end(session: Recording, *, other_context: bool = False) -> None:
     """Report what ``session`` could not capture.
 
-    ``left_elsewhere``: its block was left in another context than it was entered in.
+    ``other_context``: its block was left in another one than it was entered in.
     """
     instrumentation.run_ended(session)
     why = (
         "the block was left in another context than it was entered in, as in a generator that a framework resumes in threads of a pool; "
         "make that function async, or decorate what does the work with record()"
-        if left_elsewhere
+        if other_context
         else "a thread or callback may have lost it"
     )
     for name in process.called_outside_since(session.report.outside_before)[:10]:
         session.report.warn(
             f"{name!r} was called outside every run while this one was recorded: {why}",
             uncaptured=True,
-            quiet=not left_elsewhere,  # otherwise it may be a request that is not recorded
+            quiet=not other_context,  # otherwise it may be a request that is not recorded
         )
     for lane in session.state.collisions:
         session.report.warn(
@@ -377,7 +377,7 @@ class RecordBlock(Block[Run]):
                 if self._role is not None:
                     self._role.session = None
                 process.closed(session)
-                end(session, left_elsewhere=self._left_in_another_context)
+                end(session, other_context=self._left_in_another_context)
             finally:
                 ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:

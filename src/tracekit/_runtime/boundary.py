@@ -16,6 +16,7 @@ __all__ = [
     "BY_CHANCE",
     "KINDS",
     "OBSERVED",
+    "SERVING",
     "Boundary",
     "Crossing",
     "Status",
@@ -58,25 +59,27 @@ class CrossingKind:
     """What the kind of a crossing decides. ``words`` say what it is, before its target.
 
     ``effect``: it may have an effect, so that its entry is on the device before it goes ahead, and it is never repeated.
-    ``chance``: all that a replay lacks of it, since this was a matter of chance.
+    ``chance``: all that a replay lacks of it, since this was a matter of chance. ``serves``: others may come to the program,
+    and need not.
     """
 
-    __slots__ = ("chance", "effect", "words")
+    __slots__ = ("chance", "effect", "serves", "words")
 
-    def __init__(self, words: str, *, effect: bool = False, chance: str = "") -> None:
+    def __init__(self, words: str, *, effect: bool = False, chance: str = "", serves: bool = False) -> None:
         self.words: Final = words
         self.effect: Final = effect
+        self.serves: Final = serves
         self.chance: Final = chance
 
 
 #: Each kind of crossing, by the name of its entry. What to do about it: ``_CROSSED`` in ``cli.doctor``.
 KINDS: Final = {
-    "accept": CrossingKind("accepting connections on"),
+    "accept": CrossingKind("accepting connections on", serves=True),
     "connect": CrossingKind("a connection to", effect=True),
     "fork": CrossingKind(
         "a fork of"
     ),  # without effect: what the copy does is observed, as the work of a process of the run
-    "listen": CrossingKind("listening on"),
+    "listen": CrossingKind("listening on", serves=True),
     "look": CrossingKind("looking at", chance="when it was as the program found it"),
     "lookup": CrossingKind("a look-up of"),
     "native": CrossingKind("a call of", effect=True),
@@ -89,6 +92,8 @@ KINDS: Final = {
 _EFFECTS: Final = frozenset(name for name, kind in KINDS.items() if kind.effect)
 #: Crossings of which a replay does not lack anything but the moment, which was a matter of chance.
 BY_CHANCE: Final = frozenset(name for name, kind in KINDS.items() if kind.chance)
+#: Crossings by which a program offers something to others.
+SERVING: Final = frozenset(name for name, kind in KINDS.items() if kind.serves)
 #: The operation that puts an item into a queue between processes. Any other one takes one.
 _PUTS: Final = "Queue.put"
 #: The operations by which a program listens whose connections are noted when they are accepted.

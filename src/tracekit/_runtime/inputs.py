@@ -217,7 +217,7 @@ class ReplayedInputs:
                 served = value if value is not None and lost else recorded
             if kind == "directory":
                 if value != recorded:
-                    self._once(kind, name, self._elsewhere, then=recorded, now=value, step=seq)
+                    self._once(kind, name, self._other_directory, then=recorded, now=value, step=seq)
                 return value
             if kind in _NAMES and served is not None:
                 # Hide entries that a run left behind or that were created later; what is gone is shown, as far as it
@@ -226,8 +226,8 @@ class ReplayedInputs:
                     self._once(kind, name, self._other_names, step=seq)
                 return served
             ours = served is recorded or whole is not None
-            told_apart = reading is not None or (_is_generated(recorded) and self._steps_between(kind, name))
-            made = _is_generated(recorded) and ours and told_apart
+            which_reading = reading is not None or (_is_generated(recorded) and self._steps_between(kind, name))
+            made = _is_generated(recorded) and ours and which_reading
             if (value is None and ours and not made) or self._is(kind, name, recorded, value):
                 return served if value is None or kind == "environment" else value
             if kind == "file" and ours and ("kept", name) in self._recorded:
@@ -400,7 +400,7 @@ class ReplayedInputs:
         text = f"{_named(kind, name)} has other entries here than in the recording: the program was given the recorded ones"
         self._report.remark("other_entries", text, kind=kind, name=name, where=where, step=step)
 
-    def _elsewhere(self, kind: str, name: str, where: str | None, then: Any, now: Any, step: int) -> None:
+    def _other_directory(self, kind: str, name: str, where: str | None, then: Any, now: Any, step: int) -> None:
         text = f"the current directory was {then} in the recording and is {now} here"
         self._report.remark("other_directory", text, kind=kind, name=name, where=where, step=step)
 

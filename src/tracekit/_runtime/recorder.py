@@ -1064,7 +1064,7 @@ class Recording:
             data = dumps_in_order(tree)
             original = tree
         if step is not None:
-            self._told_of(step, original)
+            self._warn_of_shortfalls(step, original)
         if notes:
             meta["notes"] = notes
         if redacted:
@@ -1072,7 +1072,7 @@ class Recording:
         add_structure(meta, found, tree, "/error")
         return b',"error":%b' % data
 
-    def _told_of(self, step: Any, tree: dict[str, Any]) -> None:
+    def _warn_of_shortfalls(self, step: Any, tree: dict[str, Any]) -> None:
         """Warn if an exception can't be made again from ``tree``; tried once for each type that a tool raises."""
         what, spec = tree["type"], step.spec
         tool = f"{spec.family} {spec.name!r}"
@@ -1082,12 +1082,12 @@ class Recording:
         self._warned_of.add((tool, what))
         token = current.set(None)  # its text is made by the program's own code, which is not part of the run
         try:
-            said = decoding.shortfalls(tree, decoding.exception_from_json(tree))
+            shortfalls = decoding.shortfalls(tree, decoding.exception_from_json(tree))
         except NotReplayableError as refused:
-            said = [] if refused.reason == "stack" else [("exception", f"raised {what}: {refused.what}")]
+            shortfalls = [] if refused.reason == "stack" else [("exception", f"raised {what}: {refused.what}")]
         finally:
             current.reset(token)
-        for code, sentence in said:
+        for code, sentence in shortfalls:
             if code == "exception":
                 advice = "Raise an exception that holds plain values, or register a codec (`tracekit.integration.register_codec`)."
                 self.report.warn(f"{tool} (step {step.seq}) {self.redactor.redact_text(sentence)[0]}. {advice}")

@@ -17,7 +17,7 @@ from .._journal.entry import READS, SINGLES, family_of, imported_from, info_of, 
 from .._lazy import NamedTuple
 from .._reality import OwnLock
 from ..errors import InexactReplayError
-from .boundary import KINDS, OBSERVED, Crossing, by_chance, crossings_of, uncaptured
+from .boundary import KINDS, OBSERVED, SERVING, Crossing, by_chance, crossings_of, uncaptured
 from .recovered import RecoveredLog, RecoveredStep
 from .report import MOST
 
@@ -549,7 +549,7 @@ def _uncaptured(crossed: _Crossed, chance: Sequence[Crossing]) -> Iterator[tuple
             yield None, Reason("unattributed", text, facts)
         else:
             why = "did not join the run" if crossing.lane is not None else "was not captured"
-            says = None if crossing.kind in ("accept", "listen") else False
+            says = None if crossing.kind in SERVING else False
             yield says, Reason("uncaptured", f"{crossing.text} {why}", facts)
     for crossing in chance:
         text = f"{crossing.text}: {KINDS[crossing.kind].chance} was not captured"
@@ -563,7 +563,7 @@ def _with_effects(crossed: _Crossed) -> Iterator[tuple[bool | None, Reason]]:
             facts = {"entries": [one.place(crossing.entry)], "kind": crossing.kind, "where": crossing.where}
             text = f"{crossing.text} was not captured, so it is not known to be safe"
             yield None, Reason("uncaptured_effect", text, facts)
-        elif crossing.kind in ("accept", "listen"):
+        elif crossing.kind in SERVING:
             yield None, _LISTENED
         elif crossing.status == "refused":
             yield None, Reason("refused", f"{crossing.text} was refused")
