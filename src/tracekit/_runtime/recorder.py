@@ -418,14 +418,7 @@ class RecordedStep(Step):
         watched = self.watched
         if watched is not None and not watched.unchanged(output):
             more: dict[str, Any] = {}
-            try:
-                arguments, known = self._changed(watched, output, more)
-            except LogWriteError:  # of a large part of it
-                more = {}
-                with suppress(
-                    LogWriteError
-                ):  # nothing is written any more, which writing the outcome will find as well
-                    arguments, known = session.keeping(self._changed, watched, output, more)
+            arguments, known = self._changes_kept(watched, output, more)
             if more:
                 info = {**(info or {}), **more}
         if info is None and self.scope.agent is None and not self._in_pieces:
@@ -561,6 +554,18 @@ class RecordedStep(Step):
             session.redacted_output(spec)
         add_structure(meta, changes.structure, encoded.tree, "/arguments")
         return b',"arguments":%b' % encoded.data, "" in about.get("output", ()) or "" in about.get("output_after", ())
+
+    def _changes_kept(
+        self, watched: mutations.WatchedArguments, output: object, meta: dict[str, Any]
+    ) -> tuple[bytes, bool]:
+        """Return the same for an outcome; what can't be written of a large change is kept."""
+        try:
+            return self._changed(watched, output, meta)
+        except LogWriteError:
+            meta.clear()
+            with suppress(LogWriteError):  # nothing is written any more, which writing the outcome will find as well
+                return self.session.keeping(self._changed, watched, output, meta)
+            return b"", False
 
     def _plain_outcome(self, append: Append, tail: bytes) -> int:
         seq = append(self.spec.types.outcome, self.scope.lane.id, self.seq, tail, self.spec.effect)

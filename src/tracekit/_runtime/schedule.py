@@ -11,6 +11,7 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
+from .._lazy import NamedTuple
 from .._reality import acquire, locked, monotonic_ns, off_loop, process_time_ns, running_loop, running_task
 from .lane import UNLIMITED, Lane
 from .loop_queue import LoopQueue
@@ -89,6 +90,19 @@ class Ticket:
         act, self.act = self.act, None
         assert act is not None
         act()
+
+
+class _Found(NamedTuple):
+    """What a look at a replay has found."""
+
+    #: Whether tasks that poll may look again.
+    again: bool = False
+    #: The event to hand out.
+    due: Ticket | None = None
+    #: What waits in vain.
+    stuck: list[Waiting] | None = None
+    #: Whether only threads that do not belong to the run may go on.
+    left: bool = False
 
 
 class Schedule:
@@ -770,8 +784,6 @@ class Schedule:
                 pause = _SHORT
             else:
                 pause = min(pause * 1.2, _LONG)
-            due: Ticket | None = None
-            stuck: list[Waiting] | None = None
             slow: tuple[int | None, list[Waiting]] | None = None
             with self._lock:
                 if self._closed:
@@ -781,24 +793,10 @@ class Schedule:
                 quiet = self.threads.none_runs(but=self.drains_in)
                 if drained != (drained := self._drained()):
                     quiet = False
-                now = process_time_ns()
-                self._since = self._since or now
-                left = False
-                if self._let_look():
+                found = self._look_around(quiet)
+                if found.again:
                     pause = _SHORT
-                elif self._first() is None:
-                    self._since = now
-                    if self._released:
-                        pass
-                    elif not self._nothing_moves():
-                        left = quiet and self.threads.left_to_others()
-                    elif not self._let_held_go():
-                        stuck = self.threads.waiting()
-                elif (choice := self._choice(quiet, quiet or now - self._since > _COURTESY)) == _NONE:
-                    stuck = self.threads.waiting()
-                elif choice is not None:
-                    due = self._take(choice)
-                waits = left or drained is not None or (due is None and self._first() is not None)
+                waits = found.left or drained is not None or (found.due is None and self._first() is not None)
                 # If nothing waits for us, all may be asleep in native code, which may or may not end.
                 asleep = quiet and not self._released and (self.cut_off or self._ahead() is not None)
                 if not (quiet and (waits or (asleep and self.threads.closed_off and self.alone()))):
@@ -808,18 +806,36 @@ class Schedule:
                 if not (waits or asleep):
                     last, self._reported = monotonic_ns(), False
                 elif not self._reported and monotonic_ns() - last > _LONG_WAIT:
-                    last, slow = monotonic_ns(), self._waited_for(left)
+                    last, slow = monotonic_ns(), self._waited_for(found.left)
             if self._failed and monotonic_ns() - self._failed_at > _PATIENCE:
                 self.threads.end_waits()
             if slow is not None:
                 self._slow(*slow)
                 self._reported = True
-            if stuck is not None:
-                self._give_up(stuck)
+            if found.stuck is not None:
+                self._give_up(found.stuck)
                 pause = _SHORT
-            for ticket in self._to_release(due):
+            for ticket in self._to_release(found.due):
                 self._release(ticket)
                 pause = _SHORT
+
+    def _look_around(self, quiet: bool) -> _Found:
+        """Return what can be done now, under the lock; ``quiet``: no thread of the run seems to run."""
+        now = process_time_ns()
+        self._since = self._since or now
+        if self._let_look():
+            return _Found(again=True)
+        if self._first() is None:
+            self._since = now
+            if self._released:
+                return _Found()
+            if not self._nothing_moves():
+                return _Found(left=quiet and self.threads.left_to_others())
+            return _Found() if self._let_held_go() else _Found(stuck=self.threads.waiting())
+        choice = self._choice(quiet, quiet or now - self._since > _COURTESY)
+        if choice == _NONE:
+            return _Found(stuck=self.threads.waiting())
+        return _Found() if choice is None else _Found(due=self._take(choice))
 
     def _to_release(self, due: Ticket | None) -> list[Ticket]:
         found, self._let_on = self._let_on, []
