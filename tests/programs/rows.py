@@ -61,6 +61,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "everyday": ("apscheduler", "sqlalchemy[asyncio]", "aiosqlite", "rich", "typer", "fastapi", "websockets", "httpx"),
     "more everyday": ("tenacity", "aiocache", "cachetools", "joblib", "diskcache", "python-telegram-bot[job-queue]", "openai", "httpx"),
     "ragas": ("ragas", "langchain-community<0.4", "openai"),
+    "swarms": ("swarms",),
+    "web": ("flask[async]", "rq", "fakeredis", "openai"),
     "jupyter": ("nbclient", "ipykernel", "openai"),
     "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
 }  # fmt: skip
@@ -300,6 +302,9 @@ ROWS: tuple[Row, ...] = (
         ("ragas", "instructor", "openai"),
         says=verdict,
     ),
+    Row("swarms_workflows", "agents one after another, side by side, with a tool", "swarms", ("swarms", "litellm")),
+    Row("flask_service", "an application asked in the process, streamed", "web", ("flask", "openai")),
+    Row("rq_jobs", "jobs that depend on others, one tried again", "web", ("rq", "fakeredis", "openai")),
     Row("mem0_memory", "memories in a local Qdrant", "memories", ("mem0ai", "qdrant-client")),
     Row("chroma_rag", "a collection on disk, asked", "memories", ("chromadb", "openai")),
     Row("lancedb_rag", "a table on disk, asked, plain and asynchronously", "lancedb", ("lancedb", "openai")),
