@@ -39,7 +39,7 @@ from .threads import (
     parent_lane,
     started_by_user,
 )
-from .waits import scope_of_timers
+from .waits import own, scope_of_timers
 
 __all__ = ["patches"]
 
@@ -375,7 +375,9 @@ def _call_soon_threadsafe(original: Any) -> Any:
             inside.session.progress.soon(self, lane, closing)
             original(self, _nothing, context=Context())
             return closing
-        if running is self:
+        # Inside a callback of a thread's future it is chance whether this is the thread with the result, or the loop's own,
+        # which added the callback a moment later: an event of the run, too.
+        if running is self and not own.calls_back:
             inside = current.get() if context is None else context.get(current)
             if inside is None or inside.session.progress is None:
                 return original(self, callback, *args, context=context)

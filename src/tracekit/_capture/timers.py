@@ -552,20 +552,21 @@ class _DoneCallback:
     every context of the run.
     """
 
-    __slots__ = ("_arguments", "_call", "_callback", "_options")
+    __slots__ = ("_arguments", "_call", "_callback", "_options", "_programs")
 
     def __init__(self, callback: Any, scope: Scope | None) -> None:
         self._callback: Final = callback
+        self._programs: Final = scope is not None
         enclosed = (callback, (), {}) if scope is None else handover.enclose(scope, callback, (), {})
         self._call, self._arguments, self._options = enclosed
 
     def __call__(self, future: Any) -> Any:
-        before = own.called_back_for
-        own.called_back_for = (*before, future)
+        before = own.called_back_for, own.calls_back
+        own.called_back_for, own.calls_back = (*before[0], future), self._programs
         try:
             return self._call(*self._arguments, future, **self._options)
         finally:
-            own.called_back_for = before
+            own.called_back_for, own.calls_back = before
 
     def __repr__(self) -> str:
         return repr(self._callback)

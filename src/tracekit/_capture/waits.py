@@ -30,6 +30,8 @@ class _Own(threading.local):
     taking = False
     #: The futures in whose callbacks it is.
     called_back_for: tuple[Any, ...] = ()
+    #: Whether the innermost of these callbacks is one of the program's.
+    calls_back: bool = False
 
 
 own: Final = _Own()
