@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.depth import examples
 from tests.support.processes import python
 from tracekit import DivergenceError, record, replay, traced_tool
 from tracekit._capture import threads, timers
 from tracekit.integration import Integration, QueueClass, discover
 
-REPEATED = 20
+REPEATED = examples(40)
 usleep = ctypes.CDLL(None).usleep
 
 
@@ -34,7 +35,7 @@ def ask(what: object) -> object:
     return what
 
 
-def twenty_times(tmp_path: Path, program: Callable[[], Any]) -> None:
+def again_and_again(tmp_path: Path, program: Callable[[], Any]) -> None:
     times(REPEATED, tmp_path, program)
 
 
@@ -61,7 +62,7 @@ def test_the_first_completed_of_threaded_calls(tmp_path: Path) -> None:
             await asyncio.gather(*left)
         return seen
 
-    twenty_times(tmp_path, lambda: asyncio.run(main()))
+    again_and_again(tmp_path, lambda: asyncio.run(main()))
 
 
 def test_a_group_that_fails_with_calls_in_threads(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_a_group_that_fails_with_calls_in_threads(tmp_path: Path) -> None:
             except* ValueError:
                 pass
 
-    twenty_times(tmp_path, lambda: asyncio.run(main()))
+    again_and_again(tmp_path, lambda: asyncio.run(main()))
 
 
 def test_a_deadline_on_a_threaded_call(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_deadline_on_a_threaded_call(tmp_path: Path) -> None:
                 seen.append("late")
         return seen
 
-    twenty_times(tmp_path, lambda: asyncio.run(main()))
+    again_and_again(tmp_path, lambda: asyncio.run(main()))
 
 
 @pytest.mark.parametrize("kind", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue])
@@ -126,7 +127,7 @@ def test_workers_that_share_a_queue(tmp_path: Path, kind: Any) -> None:
             worker.join()
         return by, got
 
-    twenty_times(tmp_path, program)
+    again_and_again(tmp_path, program)
 
 
 #: A package that runs the program's functions in threads of its own, as task queues do.
@@ -277,7 +278,7 @@ def test_a_queue_that_is_looked_into(tmp_path: Path, kind: Any) -> None:
         thread.join()
         return seen
 
-    twenty_times(tmp_path, program)
+    again_and_again(tmp_path, program)
 
 
 def test_futures_that_are_waited_for(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ def test_futures_that_are_waited_for(tmp_path: Path) -> None:
             seen.append([call.cancelled() for call in calls])
         return seen
 
-    twenty_times(tmp_path, program)
+    again_and_again(tmp_path, program)
 
 
 def test_the_functions_of_the_standard_library_are_as_before(tmp_path: Path) -> None:

@@ -1108,7 +1108,7 @@ def test_who_polls_beyond_the_end_of_a_log_that_was_cut_off(
     tmp_path: Path, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that was killed during a call, beside a task that polls: the replay ends there, and a resumed run goes on."""
-    monkeypatch.setattr("tracekit._runtime.replayer.Replay._patience", 10_000)
+    monkeypatch.setattr("tracekit._runtime.replayer.Replay._patience", 2_500)
 
     async def program() -> Any:
         task = asyncio.create_task(on_loop("a", 0.001))
@@ -1116,7 +1116,7 @@ def test_who_polls_beyond_the_end_of_a_log_that_was_cut_off(
         while not task.done():
             looks += 1
             await asyncio.sleep(0)
-        for _ in range(12_000):
+        for _ in range(3_000):
             await asyncio.sleep(0)
         return looks > 0, await on_loop("b", 0.001), await on_loop("c", 0.001)
 
