@@ -22,7 +22,7 @@ import pytest
 from tests.support.depth import examples
 from tests.support.processes import python
 from tracekit import DivergenceError, record, replay, traced_tool
-from tracekit._capture import threads, timers
+from tracekit._capture import timers
 from tracekit.integration import Integration, QueueClass, discover
 
 REPEATED = examples(40)
@@ -459,8 +459,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Stream]:
     monkeypatch.setitem(sys.modules, "acme_streams", module)
     described = QueueClass("acme_streams", "Stream", put="push", get="next", wait="peek")
     monkeypatch.setitem(discover(), "acme", Integration("acme", queues=[described]))
-    # The integrations are asked once in a process, and an earlier test may have begun a run.
-    monkeypatch.setattr(timers.hooks, "_to_watch", threads.handed_over_in)
+    timers.hooks.declared_anew()  # an earlier test may have begun a run
     return kind
 
 
