@@ -62,6 +62,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "more everyday": ("tenacity", "aiocache", "cachetools", "joblib", "diskcache", "python-telegram-bot[job-queue]", "openai", "httpx"),
     "ragas": ("ragas", "langchain-community<0.4", "openai"),
     "swarms": ("swarms",),
+    "lightrag": ("lightrag-hku", "openai"),
     "web": ("flask[async]", "rq", "fakeredis", "openai"),
     "jupyter": ("nbclient", "ipykernel", "openai"),
     "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
@@ -141,6 +142,19 @@ def verdict(body: dict[str, Any]) -> dict[str, Any] | str | None:
         return None
     said = {"value": random.choice(("pass", "fail")), "reason": words()}
     return {body["tools"][0]["function"]["name"]: said} if body.get("tools") else json.dumps(said)
+
+
+def entities(body: dict[str, Any]) -> str | None:
+    """What LightRAG takes from a text, and from a question."""
+    asked = str(body["messages"])
+    if "keywords" in asked and "JSON" in asked:
+        return json.dumps({"high_level_keywords": ["depths"], "low_level_keywords": ["fjord"]})
+    if "entity" in asked and "relation" in asked:
+        return (
+            f"entity<|#|>fjord<|#|>location<|#|>{words()}\nentity<|#|>diver<|#|>person<|#|>{words()}\n"
+            f"relation<|#|>diver<|#|>fjord<|#|>likes<|#|>{words()}\n<|COMPLETE|>"
+        )
+    return None
 
 
 ROWS: tuple[Row, ...] = (
@@ -305,6 +319,13 @@ ROWS: tuple[Row, ...] = (
     Row("swarms_workflows", "agents one after another, side by side, with a tool", "swarms", ("swarms", "litellm")),
     Row("flask_service", "an application asked in the process, streamed", "web", ("flask", "openai")),
     Row("rq_jobs", "jobs that depend on others, one tried again", "web", ("rq", "fakeredis", "openai")),
+    Row(
+        "lightrag_graph",
+        "texts put into a graph in files, asked in three modes",
+        "lightrag",
+        ("lightrag-hku", "openai"),
+        says=entities,
+    ),
     Row("mem0_memory", "memories in a local Qdrant", "memories", ("mem0ai", "qdrant-client")),
     Row("chroma_rag", "a collection on disk, asked", "memories", ("chromadb", "openai")),
     Row("lancedb_rag", "a table on disk, asked, plain and asynchronously", "lancedb", ("lancedb", "openai")),
