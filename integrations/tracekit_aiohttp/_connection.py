@@ -29,8 +29,8 @@ from tracekit.integration import (
     ReplayedTransport,
     begin,
     below_seam,
+    closing,
     current,
-    drive,
     here,
     keeping,
     opened,
@@ -332,26 +332,7 @@ def close(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     async def close(self: Any) -> Any:
         scope = None if passes_untouched(current.get()) else here()
-        if scope is None or scope.live or scope.session.state.ended:
-            return await original(self)
-        try:
-            counts = not getattr(self.connector, _ONLY_BELOW, False)
-            turn: Any = scope.session.arm(scope, "loop.call", 0) if counts else None
-        except ReplayError:
-            await original(self)
-            raise
-        driven = drive(original(self))
-        token = current.set(scope.inside(scope.parent or 1, live=True))
-        try:
-            await driven
-        finally:
-            current.reset(token)
-        if turn is None:
-            return None
-        if turn.comes:
-            await turn.wait_async()
-        elif turn.live and driven.suspended:
-            turn.fired()
-        return None
+        only_below = getattr(self.connector, _ONLY_BELOW, False)
+        return await closing(scope, original(self), None if only_below else "loop.call")
 
     return close

@@ -38,6 +38,8 @@ integration = Integration(
             Patch(library, "Client.send", "tracekit_httpx._sync:wrap_send"),
             Patch(library, "AsyncClient._send_single_request", "tracekit_httpx._async:wrap"),
             Patch(library, "AsyncClient.send", "tracekit_httpx._async:wrap_send"),
+            Patch(library, "AsyncHTTPTransport.aclose", "tracekit_httpx._async:wrap_close"),
+            Patch(library, "AsyncHTTPTransport.__aexit__", "tracekit_httpx._async:wrap_close"),
         )
     ],
     attach=_attach,

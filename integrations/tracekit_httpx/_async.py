@@ -7,11 +7,11 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
-from tracekit.integration import AMBIENT, PASSING, Exchange, current, drive, here, passes_untouched, passing
+from tracekit.integration import AMBIENT, PASSING, Exchange, closing, current, drive, here, passes_untouched, passing
 
 from ._library import Library, library_of, streamed
 
-__all__ = ["wrap", "wrap_send"]
+__all__ = ["wrap", "wrap_close", "wrap_send"]
 
 
 def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,6 +26,17 @@ def wrap_send(original: Callable[..., Any]) -> Callable[..., Any]:
             streamed.reset(token)
 
     return send
+
+
+def wrap_close(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what closes the connections of an ``AsyncHTTPTransport``: ``aclose`` and ``__aexit__``."""
+
+    @wraps(original)
+    async def close(self: Any, *error: Any) -> Any:
+        scope = None if passes_untouched(current.get()) else here()
+        return await closing(scope, original(self, *error))
+
+    return close
 
 
 def wrap(original: Callable[..., Any], library: Library | None = None) -> Callable[..., Any]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ._capture.calls import Captured as Captured
     from ._capture.calls import capture as capture
     from ._capture.calls import captured_of as captured_of
+    from ._capture.calls import closing as closing
     from ._capture.calls import drive as drive
     from ._capture.calls import live_async as live_async
     from ._capture.calls import perform as perform
@@ -264,6 +265,7 @@ _HOMES: Final = {
     "captured_of": "_capture.calls",
     "caused": "_capture.notes",
     "check_transition": "_policy.contract",
+    "closing": "_capture.calls",
     "completion_reading": "_capture.wire",
     "completion_usage": "_capture.wire",
     "connection_failed": "_capture.http",

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import httpx
@@ -155,3 +156,105 @@ def test_which_pieces_were_waited_for(library: Any) -> None:
     with tracekit.replay(run.id) as session:
         assert asyncio.run(program()) == recorded
     assert session.report.exact
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_a_stream_that_is_left_by_a_generator(library: Any) -> None:
+    """A generator that reads a stream and is dropped in the middle closes it at its place: before what its program gets next."""
+
+    class Body(library.AsyncByteStream):  # type: ignore[misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for number in range(4):
+                for _ in range(6):
+                    await asyncio.sleep(0)
+                yield b"piece %d\n" % number
+
+        async def aclose(self) -> None:
+            await asyncio.sleep(0)
+
+    async def program() -> list[str]:
+        seen: list[str] = []
+
+        async def pieces(client: Any) -> AsyncIterator[str]:
+            async with client.stream("GET", "http://service.test/") as response:
+                try:
+                    async for piece in response.aiter_text():
+                        yield piece
+                finally:
+                    seen.append("left")
+            seen.append("closed")
+
+        async with library.AsyncClient(
+            transport=library.MockTransport(lambda _: library.Response(200, stream=Body()))
+        ) as client:
+            for _ in range(3):
+                async for piece in pieces(client):
+                    seen.append(piece)
+                    if piece == "piece 1\n":
+                        break
+                seen.append("next")
+                async for piece in pieces(client):
+                    seen.append(piece)
+        return seen
+
+    with tracekit.record("left") as run:
+        recorded = asyncio.run(program())
+    with tracekit.replay(run.id) as session:
+        assert asyncio.run(program()) == recorded
+    assert session.report.exact
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_tasks_run_while_a_client_is_closed(library: Any) -> None:
+    """A client that closes its connections lets other tasks go first; in a replay, which has none, they go first, too."""
+
+    async def program() -> list[object]:
+        seen: list[object] = []
+
+        async def one(name: int) -> None:
+            async with library.AsyncClient(verify=False) as client:
+                seen.append((await client.get(url)).text)
+            seen.append(name)
+            await asyncio.sleep(0)
+            seen.append((name, len(seen)))
+
+        async def beside() -> None:
+            while len(seen) < 15:
+                seen.append("beside")
+                await asyncio.sleep(0.0005)
+
+        await asyncio.gather(*map(one, range(5)), beside())
+        return seen
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        runs = []
+        try:
+            for _ in range(3):
+                with tracekit.record("closing") as run:
+                    runs.append((run.id, asyncio.run(program())))
+        finally:
+            server.shutdown()
+            thread.join()
+    for run_id, recorded in runs:
+        with tracekit.replay(run_id) as session:
+            assert asyncio.run(program()) == recorded
+        assert session.report.exact

@@ -8,7 +8,9 @@ import importlib
 import io
 import itertools
 import logging
+import logging.handlers
 import queue
+import sched
 import signal
 import sys
 import threading
@@ -112,6 +114,57 @@ def test_what_threads_log(tmp_path: Path) -> None:
         return kept.lines, stream.getvalue()
 
     times(4, tmp_path, program)
+
+
+def test_what_a_thread_of_the_standard_library_logs(tmp_path: Path) -> None:
+    """A handler writes what a ``QueueListener`` has from a queue, and what threads log to it by themselves, in the recorded
+    order; a thread may do nothing but log."""
+
+    def program() -> list[str]:
+        handler = _Kept()
+        log, direct = (logging.getLogger(f"tests.logs_{way}") for way in ("by_queue", "at_once"))
+        waiting: queue.Queue[Any] = queue.Queue()
+        log.handlers, direct.handlers = [logging.handlers.QueueHandler(waiting)], [handler]
+        listener = logging.handlers.QueueListener(waiting, handler)
+        listener.start()
+
+        def work(me: int) -> None:
+            for i in range(10):
+                compute(me + i)
+                log.warning("%d %d", me, i)
+                direct.warning("%d %d", me, i)
+                threads.append(threading.Thread(target=direct.warning, args=("%d %d alone", me, i)))
+                threads[-1].start()
+            ask(me)
+
+        threads: list[threading.Thread] = []
+        in_threads(*(partial(work, me) for me in range(3)))
+        for thread in threads:
+            thread.join()
+        listener.stop()
+        return handler.lines
+
+    times(3, tmp_path, program)
+
+
+def test_a_scheduler_that_is_what_threads_run(tmp_path: Path) -> None:
+    """``threading.Thread(target=scheduler.run)``: what a thread is given reads the clock and takes locks for the program."""
+
+    def program() -> list[int]:
+        scheduler, lock, seen = sched.scheduler(), threading.Lock(), list[int]()
+
+        def job(n: int) -> None:
+            compute(n)
+            with lock:
+                seen.append(n)
+            ask(n)
+
+        for n in range(12):
+            scheduler.enter(0.0001 * (n % 4), n, job, (n,))
+        in_threads(scheduler.run, scheduler.run, scheduler.run)
+        return seen
+
+    times(3, tmp_path, program)
 
 
 def test_a_thread_that_is_woken_by_an_event(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "called",
     "capture",
     "captured_of",
+    "closing",
     "drive",
     "failed",
     "is_method",
@@ -208,6 +209,38 @@ def resumed(iterator: Any, first: Any, scope: Scope | None) -> Generator[Any, An
                 return stop.value
             finally:
                 del resume  # it has the exception, whose traceback has this frame
+
+
+async def closing(scope: Scope | None, closes: Awaitable[T], event: str | None = "loop.call:close") -> T:
+    """Await ``closes``, with which a library closes its own connections outside every step; ``scope`` is what ``here()``
+    returns.
+
+    Other tasks of the program may run meanwhile: then the end of it is an ``event``, because a replay has no connections
+    to close. It may be missing in a replay, since a finalizer may have closed them. ``None``: a replay has nothing that
+    is closed there, and so no event either.
+    """
+    if scope is None or scope.live or scope.session.state.ended:
+        return await closes
+    turn: Any = None
+    try:
+        if event is not None:
+            turn = scope.session.arm(scope, event, 0)
+    except ReplayError:
+        await closes
+        raise
+    driven = drive(closes)
+    token = enter(scope.inside(scope.parent or 1, live=True))
+    try:
+        result: T = await driven
+    finally:
+        current.reset(token)
+        if turn is not None and turn.live and driven.suspended:
+            turn.fired({"hop": 0})
+            scope.lane.since += 1  # what goes on from here is the callback in which it ends
+    if turn is not None and turn.comes:
+        await turn.wait_async()
+        scope.lane.since += 1
+    return result
 
 
 # -- generators --------------------------------------------------------------------------------------------------------

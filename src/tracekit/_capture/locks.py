@@ -54,6 +54,8 @@ _SHARED: Final[Mapping[str, tuple[str, ...]]] = {
         (("zipfile", "__init__.py"), ("ZipFile.",)),
     )
 }
+#: Code that is not itself the one on whose behalf it takes such a lock.
+_PASSED_ON: Final = frozenset((_THREADING, *_SHARED))
 
 
 class _Owner(ref[Any]):
@@ -167,13 +169,14 @@ def taken_by_caller(frame: FrameType | None) -> FrameType | None:
 
 def taker(frame: FrameType) -> FrameType | None:
     """Return the frame on whose behalf the code of ``frame`` takes a lock: its own, or that of the caller of one of these
-    parts of the standard library."""
+    parts of the standard library. If such a part is all that a thread runs (a ``QueueListener``), that is whoever handed
+    it to the thread."""
     code = frame.f_code
     names = _SHARED.get(code.co_filename)
     if names is None or not code.co_qualname.startswith(names):
         return frame
     above: FrameType | None = frame
-    while above is not None and above.f_code.co_filename in _SHARED:
+    while above is not None and above.f_code.co_filename in _PASSED_ON:
         above = above.f_back
     return above
 

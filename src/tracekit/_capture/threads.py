@@ -893,6 +893,8 @@ def _enter_at_run(thread: Any, scope: Scope, beside: bool) -> None:
         del thread.run
         current.set(scope)  # and leave it: `threading.excepthook` is called after `run`
         try:
+            if type(thread).run is _RUN_OF_THREAD and getattr(thread, "_target", None) is not None:
+                thread._target = partial(_for_the_program, thread._target)  # which `run` forgets in the end
             call = Entered(thread.run, scope)
             call.beside = beside
             call()
@@ -901,6 +903,14 @@ def _enter_at_run(thread: Any, scope: Scope, beside: bool) -> None:
                 raise
 
     thread.run = run
+
+
+#: Calls what the thread was given, from a file that does not count as the program's.
+_RUN_OF_THREAD: Final = threading.Thread.run
+
+
+def _for_the_program(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return handed.call(target, args, kwargs)
 
 
 def _is_worker(thread: Any) -> bool:

@@ -364,9 +364,11 @@ class Index:
             meta = entry.get("meta")
             if meta and (meta.get("abandoned") or meta.get("collected")):
                 # Nothing waits for it: the caller had left, or it was collected by a finalizer, which runs at any time.
-                # It is not an event of the simulation.
+                # It is not an event of the simulation, but tells how far the lanes of its loop had come.
                 self.abandoned.add(seq)
                 self.answer[seq] = step
+                if "suspended" in meta and family != "span":
+                    self._place(seq, lane, entry, left=True)
                 return EVENT
         self.answer[seq] = step
         meta = entry.get("meta")
@@ -374,9 +376,12 @@ class Index:
             self._place(seq, lane, entry)
         return self._event(seq)
 
-    def _place(self, seq: int, lane: int, entry: Mapping[str, Any], *, hop: bool = False) -> None:
+    def _place(self, seq: int, lane: int, entry: Mapping[str, Any], *, hop: bool = False, left: bool = False) -> None:
         place = entry.get("place")
-        self.places.add(seq, lane, place, hop=hop)
+        if left:
+            self.places.left(lane, place)
+        else:
+            self.places.add(seq, lane, place, hop=hop)
         for key, count in ((place or _NOTHING).get("lanes") or _NOTHING).items():
             started, since = self._begun.get(int(key), (0, count))
             if count > since and started not in self._over:

@@ -77,21 +77,11 @@ class PlaceIndex:
 
     def add(self, seq: int, lane: int, place: Mapping[str, Any] | None, *, hop: bool = False) -> None:
         """Add the next event that a loop delivered, in file order. The program may lack a ``hop``."""
-        place = place or {}
-        loop = self._loops.setdefault(place.get("loop", 0), _Reading())
-        for key, count in (place.get("lanes") or {}).items():
-            other = int(key)
-            self._enter(loop, other)
-            loop.ended.discard(other)
-            loop.ready[other] = count, loop.number
-            self.most = max(self.most, count)
-        for key, count in (place.get("ended") or {}).items():
-            other = int(key)
-            self._enter(loop, other)
-            loop.ended.add(other)
-            self._ended.setdefault(seq, []).append(other)
-            self.most = max(self.most, count)
+        loop = self._moved(place or {})
+        if loop.ending:
+            self._ended[seq], loop.ending = loop.ending, []
         own, _ = loop.ready.get(lane, (0, 0))
+        loop.more.pop(lane, None)
         if lane not in loop.ended:  # otherwise a timer that has outlived its task, whose progress is unknown
             self._enter(loop, lane)
             self._append(lane, seq, own)
@@ -106,6 +96,32 @@ class PlaceIndex:
                 loop.ready[other] = others_own, loop.number + 1
         self._lane[seq] = lane
         loop.last, loop.number = seq, loop.number + 1
+
+    def left(self, lane: int, place: Mapping[str, Any] | None) -> None:
+        """Add the end of a call of ``lane`` that it has left: no event, but the loop's lanes had come as far as its place
+        says, and the counts of ``lane`` start again."""
+        loop = self._moved(place or {})
+        own, _ = loop.ready.get(lane, (0, 0))
+        if own:
+            loop.more[lane] = own
+
+    def _moved(self, place: Mapping[str, Any]) -> _Reading:
+        """Take how far lanes have come, and return the loop in which they have."""
+        loop = self._loops.setdefault(place.get("loop", 0), _Reading())
+        for key, count in (place.get("lanes") or {}).items():
+            other = int(key)
+            self._enter(loop, other)
+            loop.ended.discard(other)
+            count += loop.more.get(other, 0)
+            loop.ready[other] = count, loop.number
+            self.most = max(self.most, count)
+        for key, count in (place.get("ended") or {}).items():
+            other = int(key)
+            self._enter(loop, other)
+            loop.ended.add(other)
+            loop.ending.append(other)
+            self.most = max(self.most, count + loop.more.get(other, 0))
+        return loop
 
     def finish(self, most: object = None, *, goes_on: bool = False) -> None:
         """Finish: there are no more events. ``most`` is how many callbacks a lane ran after its loop's last event, if
@@ -183,13 +199,16 @@ class PlaceIndex:
 
 
 class _Reading:
-    """A loop of a recording while its places are read: how far its lanes are, since which of its events, and whose task
-    has ended."""
+    """A loop of a recording while its places are read: how far its lanes are, since which of its events, whose task has
+    ended, and which of those ended since its latest event; and what lanes had done, since their own latest event, when
+    their counts started again."""
 
-    __slots__ = ("ended", "last", "number", "ready")
+    __slots__ = ("ended", "ending", "last", "more", "number", "ready")
 
     def __init__(self) -> None:
         self.ready: dict[int, tuple[int, int]] = {}
         self.ended: set[int] = set()
+        self.ending: list[int] = []
+        self.more: dict[int, int] = {}
         self.last = 0
         self.number = 0

@@ -132,7 +132,9 @@ class ReplayedStep(Step):
             await self.session.schedule.wait_async(None)
             raise self._left_running()
         self._note_arguments(seq)
-        lane = self._reader() if self.session.index.next_chunk[self.seq] else self.scope.lane
+        lane: Lane | None = self._reader() if self.session.index.next_chunk[self.seq] else self.scope.lane
+        if seq in self.session.index.abandoned:
+            lane = None  # no event, after which the lane's callbacks would be counted anew
         await self.session.schedule.wait_async(seq, self._suspended(seq), lane)
         return self.session.outcome(self, seq)
 
