@@ -529,11 +529,12 @@ class Schedule:
             if self._closed:
                 return False
             me = self.threads.join()
-            while (absent := self._absent_hop()) is not None and self._leaves_out(absent, queue):
+            # A lane that was held for a hop goes on, and may make the next one.
+            while not (goes_on := queue.look_again and queue.may_go_on) and (absent := self._absent_hop()) is not None:
+                if not self._leaves_out(absent, queue):
+                    break
                 self._skip_hop(absent)
-            if (
-                queue.look_again and queue.may_go_on
-            ):  # a lane was held for a hop, and is not where it was at the next event
+            if goes_on:
                 queue.stir()
                 return False
             ticket = self._next_asked()
@@ -643,12 +644,14 @@ class Schedule:
     def _let_held_go(self, *, past_places: bool = True) -> bool:
         """Nothing can go on: release things that were never recorded, and lanes held at their places. Return whether
         there were any."""
-        while (absent := self._absent_hop()) is not None:
+        if (absent := self._absent_hop()) is not None:
             self._skip_hop(absent)
-            if self._next_asked() is not None:
-                self._notify_loop()
-                self._nudge()
-                return True
+            # One at a time: what was held for it goes on, and may make the next one.
+            self._notify_loop()
+            for queue in self.progress.queues:
+                queue.stir()
+            self._nudge()
+            return True
         take_up = self.queued_calls.get(self._awaited() or 0)
         if take_up is not None and take_up():
             return True
