@@ -88,6 +88,38 @@ def test_threads_get_their_events_in_recorded_order() -> None:
     assert order.reordered == []
 
 
+def test_an_event_that_is_only_brought_about_has_not_come() -> None:
+    """A signal that a replay sends is an event once its handler is called: what waits for that, and what loops hold for it, does
+    not go on in between."""
+    order = schedule(1, 2)
+    came: list[str] = []
+    asked, sent, began = threading.Event(), threading.Event(), threading.Event()
+
+    def handler() -> None:
+        with order.threads.lock:
+            order.threads.join()
+        order.callback(1, sent.set, anywhere=True, by_itself=True)
+        asked.set()
+        sent.wait()
+        assert not order.is_done(1)
+        began.wait()
+        came.append("handler")
+        order.take(1)
+        order.take(1)  # it has come once
+
+    def ask() -> None:
+        with order.threads.lock:
+            order.threads.join()
+        asked.wait()
+        began.set()
+        order.wait(2)
+        came.append("after it")
+
+    in_threads(handler, ask)
+    assert came == ["handler", "after it"]
+    assert order.reordered == []
+
+
 def test_a_failure_wakes_a_thread_that_is_just_about_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that fails after a thread has looked whether it has, and before the thread is held, does not leave it held."""
     order = schedule(2, 4)

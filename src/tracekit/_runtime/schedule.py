@@ -64,7 +64,20 @@ _SHORT, _LONG, _IDLE = 0.0001, 0.002, 0.05
 class Ticket:
     """A request for event ``seq`` (``None``: for one that was never recorded, and never comes)."""
 
-    __slots__ = ("act", "at_rest", "future", "gate", "lane", "looks", "loop", "member", "patient", "seq", "thread")
+    __slots__ = (
+        "act",
+        "at_rest",
+        "by_itself",
+        "future",
+        "gate",
+        "lane",
+        "looks",
+        "loop",
+        "member",
+        "patient",
+        "seq",
+        "thread",
+    )
 
     def __init__(self, seq: int | None, thread: int) -> None:
         self.seq: Final = seq
@@ -84,6 +97,8 @@ class Ticket:
         self.looks = False
         #: Whether it is let go on when nothing else can, although it was never recorded.
         self.patient = False
+        #: Whether ``act`` leads to the event, which has come only once somebody says so (``Schedule.take``).
+        self.by_itself = False
 
     def call(self) -> None:
         """Call ``act``, and drop the reference to it, so that a ticket does not keep the program's objects alive."""
@@ -208,6 +223,8 @@ class Schedule:
         self._poke: Final = allocate_lock()
         #: The events that were handed out before an earlier recorded one.
         self.reordered: list[int] = []
+        #: The event that somebody has brought about and that has not come, and who takes part in that; see ``Ticket.by_itself``.
+        self._coming: tuple[int, int] | None = None
         #: The calls of signal handlers in the recording, if there are any.
         self.signals: SignalCalls | None = None
         #: Calls in threads, or their results, that are not in the recording: they go on when nothing else can.
@@ -292,6 +309,7 @@ class Schedule:
             self.signals.comes_to(seq)
         if not suspended and seq is not None:
             with self._lock:
+                self._overtakes(seq)
                 i = self._next
                 at_once = i >= self._count or seq <= self._events[i] or self._is_alone_before(seq)
                 if at_once:
@@ -337,14 +355,16 @@ class Schedule:
         lane: Lane | None = None,
         at_rest: bool = False,
         patient: bool = False,
+        by_itself: bool = False,
     ) -> Ticket:
         """Call ``act`` when ``seq`` is next: in the running loop; without one, or with ``anywhere``, from any thread.
 
         ``lane`` is the lane whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
-        ``patient``: without an event, when nothing else can go on.
+        ``patient``: without an event, when nothing else can go on. ``by_itself``: the event comes later than ``act``, with
+        ``take``.
         """
         ticket = Ticket(seq, get_ident())
-        ticket.at_rest, ticket.patient = at_rest, patient
+        ticket.at_rest, ticket.patient, ticket.by_itself = at_rest, patient, by_itself
         ticket.loop, ticket.act, ticket.lane = None if anywhere else running_loop(), act, lane
         if self._failed or self._closed or (ticket.seq is None and self._released):
             self._let_go(ticket)
@@ -459,6 +479,7 @@ class Schedule:
         with self._lock:
             if self._closed or (seq is None and self._released):
                 return
+            self._overtakes(seq)
             member = self.threads.join()
             if seq is not None and self._is_alone_before(seq):
                 self._skip_absent_before(seq)
@@ -571,14 +592,28 @@ class Schedule:
             return self._awaited() == seq and not self._owing(seq)
 
     def take(self, seq: int) -> None:
-        """Hand out event ``seq`` here and now."""
+        """Hand out event ``seq`` here and now, unless it has been."""
         with self._lock:
-            self._hand_out(seq)
+            if self._coming is not None and self._coming[0] == seq:
+                self._coming = None
+            if not self.is_done(seq):
+                self._hand_out(seq)
+
+    def _overtakes(self, seq: int | None) -> None:
+        """If the thread in which an earlier event is coming asks for ``seq`` before that has come, it counts as come: nothing
+        else would let this thread go on to it. With the lock held."""
+        coming = self._coming
+        if coming is not None and seq is not None and coming[0] < seq and coming[1] == get_ident():
+            self._coming = None
+            self._hand_out(coming[0])
 
     def look_again(self) -> None:
         """Reconsider what comes next: the call of a signal handler has happened."""
         with self._lock:
             self._notify_loop()
+            for queue in self.progress.queues:
+                if queue.look_again and queue.may_go_on:
+                    queue.stir()
         self._nudge()
 
     @property
@@ -998,7 +1033,9 @@ class Schedule:
         ticket = self._asked.pop(seq)
         self._still_since = 0
         self._since = 0
-        if not ticket.looks:
+        if ticket.by_itself:
+            self._coming = seq, ticket.thread
+        elif not ticket.looks:
             self._hand_out(seq)
         self.threads.waking(ticket.member)
         return ticket

@@ -99,7 +99,10 @@ class SignalCalls:
         if call.at in _AT_LINES:
             self.passed()
         elif call.at != "sent":
-            self._ticket = self._schedule.callback(call.seq, lambda: self._due(call), anywhere=True, at_rest=True)
+            # It has come when the handler is called: until then, what a loop holds for it stays where it is.
+            self._ticket = self._schedule.callback(
+                call.seq, lambda: self._due(call), anywhere=True, at_rest=True, by_itself=True
+            )
 
     def _due(self, call: _Call) -> None:
         """``call`` is next: called in whatever thread, while the main thread waits."""
@@ -195,6 +198,7 @@ class SignalCalls:
             self._report.inexact(
                 "other_signal", f"{call.name} was handled in the recording (entry {call.seq}), and has no handler here"
             )
+            self._schedule.take(call.seq)
             self._next()
             return
         self._sent = call
@@ -226,6 +230,7 @@ class SignalCalls:
             main = threads.join()
             call.held = main.held
             main.moved()
+        self._schedule.take(call.seq)
         self._next()
         return call
 
