@@ -99,9 +99,9 @@ class SignalCalls:
         if call.at in _AT_LINES:
             self.passed()
         elif call.at != "sent":
-            # It has come when the handler is called: until then, what a loop holds for it stays where it is.
+            # If a loop calls the handler, it has come only then: what the loop holds for it stays where it is until then.
             self._ticket = self._schedule.callback(
-                call.seq, lambda: self._due(call), anywhere=True, at_rest=True, by_itself=True
+                call.seq, lambda: self._due(call), anywhere=True, at_rest=True, by_itself=call.at == "loop"
             )
 
     def _due(self, call: _Call) -> None:
