@@ -424,6 +424,59 @@ def test_polling_in_a_traced_function_after_a_call(tmp_path: Path, loop: Loop) -
 warm = False
 
 
+@LOOPS
+@pytest.mark.parametrize("first", [True, False])
+def test_what_ends_inside_a_call_is_no_place_to_wait_for(tmp_path: Path, loop: Loop, first: bool) -> None:
+    """An answer comes before what other tasks do next, also where something inside another call has ended beside it: that is
+    not made in a replay."""
+    go = asyncio.Event()
+    done = asyncio.Event()
+
+    @traced_tool(side_effect="read_only")
+    async def inner() -> str:
+        await go.wait()
+        return "inner"
+
+    @traced_tool(side_effect="read_only")
+    async def outer() -> str:
+        await inner()
+        await done.wait()
+        return "outer"
+
+    @traced_tool(side_effect="read_only")
+    async def beside() -> str:
+        await go.wait()
+        return "beside"
+
+    async def program() -> list[object]:
+        seen: list[object] = []
+
+        async def one(tool: Callable[[], Awaitable[str]]) -> None:
+            seen.append(await tool())
+
+        async def turns() -> None:
+            for i in range(40):
+                seen.append(i)
+                if i == 10:
+                    go.set()
+                if i == 30:
+                    done.set()
+                await asyncio.sleep(0)
+
+        go.clear()
+        done.clear()
+        tools = [outer, beside] if first else [beside, outer]
+        await asyncio.gather(*map(one, tools), turns())
+        return seen
+
+    with record("inside", store=tmp_path) as run:
+        seen = run_on(loop, program())
+    assert seen[10:13] == [10, "beside", 11]
+    with replay(run) as session:
+        assert run_on(loop, program()) == seen
+    assert session.report.exact
+
+
 def compiled() -> None:
     hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000)
 

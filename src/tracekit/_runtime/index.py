@@ -7,6 +7,7 @@ needed.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import compress
 from typing import Any, ClassVar, Final, NamedTuple
@@ -175,6 +176,7 @@ class Index:
         self.compensations: Final[dict[int, int]] = {}
         #: Calls that were refused: an error is in place of their intent record.
         self.refused: Final[set[int]] = set()
+        self._parent: Final = array("I", [0])
         self._first_child: Final = array("I", [0])
         self._next_sibling: Final = array("I", [0])
         self._last_chunk: dict[int, int] = {}
@@ -200,6 +202,7 @@ class Index:
         self.next_chunk.append(0)
         self._first_child.append(0)
         parent = entry.get("parent", 0)
+        self._parent.append(parent)
         self._next_sibling.append(self._first_child[parent] if parent else 0)
         if parent:
             self._first_child[parent] = seq
@@ -235,6 +238,7 @@ class Index:
         for column in (self.answer, self.next_chunk, self._first_child):
             column.extend(nothing)
         first = seqs.start
+        self._parent.extend(block.parents[start:end])
         self._next_sibling.frombytes(siblings(self._first_child, first, block.parents[start:end]))
         self._take_ends(kinds, seqs, block.steps[start:end])
         self.events.frombytes(numbered(first, roles.translate(_IS_EVENT), _WIDTH))
@@ -373,8 +377,23 @@ class Index:
         self.answer[seq] = step
         meta = entry.get("meta")
         if meta and "suspended" in meta and family != "span":
-            self._place(seq, lane, entry)
+            # Nothing can be held until an event that comes as soon as the step around it is answered.
+            self._place(seq, lane, entry, left=self._is_inside(step))
         return self._event(seq)
+
+    def _is_inside(self, step: int) -> bool:
+        """Return whether a step was made inside another one that a replay answers, so that the replay does not make it."""
+        above = self._parent[step]
+        while above:
+            if self.role[above] == INTENT and not self._is_span(above):
+                return True
+            above = self._parent[above]
+        return False
+
+    def _is_span(self, step: int) -> bool:
+        spans = self.intents.get((self.lane[step], "span"), ())
+        i = bisect_left(spans, step)
+        return i < len(spans) and spans[i] == step
 
     def _place(self, seq: int, lane: int, entry: Mapping[str, Any], *, hop: bool = False, left: bool = False) -> None:
         place = entry.get("place")
