@@ -110,7 +110,9 @@ class OwnLock(RLock):  # type: ignore[misc]
     acquire = RLock.acquire
 
     def __init__(self) -> None:
-        _own_locks.add(self)
+        if len(_own_locks.all) >= _own_locks.room:
+            _own_locks.forget()
+        _own_locks.all.add(ref(self))
 
 
 class _OwnLocks:
@@ -118,20 +120,19 @@ class _OwnLocks:
 
     def __init__(self) -> None:
         # References without callbacks: what a signal handler raises in a callback would be lost.
-        self._all: Final[set[ref[OwnLock]]] = set()
-        self._room = 64
+        self.all: Final[set[ref[OwnLock]]] = set()
+        #: How many there may be before those are forgotten that are gone.
+        self.room = 1000
 
-    def add(self, lock: OwnLock) -> None:
-        if len(self._all) >= self._room:
-            for one in [*self._all]:
-                if one() is None:
-                    self._all.discard(one)
-            self._room = 64 + 2 * len(self._all)
-        self._all.add(ref(lock))
+    def forget(self) -> None:
+        for one in [*self.all]:
+            if one() is None:
+                self.all.discard(one)
+        self.room = 1000 + 2 * len(self.all)
 
     def forked(self) -> None:
         """Free those that other threads held, in a forked child, where these do not run."""
-        for one in [*self._all]:
+        for one in [*self.all]:
             lock: Any = one()
             if lock is not None and not lock._is_owned():
                 lock._at_fork_reinit()

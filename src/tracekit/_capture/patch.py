@@ -353,9 +353,9 @@ class Switch:
                 when_imported(module, self._more)
 
     def _watch_declared(self) -> None:
-        if not self._up_to_date and self._declared is not None:
-            self._up_to_date = True  # first: finding the integrations registers some
-            self._known_for = None
+        self._up_to_date = True  # first: finding the integrations registers some
+        self._known_for = None
+        if self._declared is not None:
             self._watch(self._declared())
 
     def declared_anew(self) -> None:
@@ -408,7 +408,8 @@ class Switch:
             self._holders += 1
             try:
                 if self._holders == 1:
-                    self._watch_declared()
+                    if not self._up_to_date:
+                        self._watch_declared()
                     there = [*map(loaded if _imports.under_way else sys.modules.get, self._modules)]
                     if self._known_for != there:
                         self._known_for, self._known = there, self._patches()

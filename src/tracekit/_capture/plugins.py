@@ -621,7 +621,7 @@ def register(integration: Integration) -> None:
     if _integrations.get(integration.name) is not integration:
         _integrations[integration.name] = integration
         _routes.clear()
-        _forget_telemetry()
+        _forget_declared()
         declared_anew()
 
 
@@ -631,7 +631,7 @@ def unregister() -> None:
     _classes.clear()
     _trusted.clear()
     _routes.clear()
-    _forget_telemetry()
+    _forget_declared()
     declared_anew()
 
 
@@ -849,10 +849,12 @@ def telemetry_of(module: str, function: str) -> Telemetry | None:
     return None
 
 
-def _forget_telemetry() -> None:
+def _forget_declared() -> None:
     exporting_modules.cache_clear()
     sending_packages.cache_clear()
     request_id_makers.cache_clear()
+    id_makers.cache_clear()
+    schedulers.cache_clear()
     _senders.clear()
     for packages in (is_observer, is_captured, is_wrapper):
         packages.forget()
@@ -885,10 +887,17 @@ def request_id_makers() -> frozenset[tuple[str, str]]:
     return frozenset((module, function) for module, _, function in makers)
 
 
+@cache
 def id_makers() -> list[tuple[str, str]]:
     """Return the functions of packages that make ids from what they remember: the module and the name of each."""
     makers = (maker.partition(":") for integration in every() for maker in integration.ids)
     return [(module, function) for module, _, function in makers]
+
+
+@cache
+def schedulers() -> list[Scheduler]:
+    """Return the schedulers of libraries whose tasks open no lanes."""
+    return [scheduler for integration in every() for scheduler in integration.schedulers]
 
 
 @cache

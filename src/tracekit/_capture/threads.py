@@ -30,7 +30,7 @@ from .callers import in_a_librarys_import, is_telemetry, mover, pass_through, wa
 from .in_place import CodeExchange, MethodEntry, Unsupported
 from .locks import follow_locks
 from .patch import AttributePatch, ReversiblePatch, Switch, loaded, owner_of
-from .plugins import QueueClass, Scheduler, every, movers_by_file
+from .plugins import QueueClass, Scheduler, every, movers_by_file, schedulers
 from .waits import armed, await_place
 
 __all__ = [
@@ -1048,14 +1048,9 @@ class _Workers(set[Any]):
 
 def refuse_uncovered() -> None:
     """Raise if a run would begin inside a scheduler whose tasks open no lanes."""
-    for integration in every():
-        for scheduler in integration.schedulers:
-            if loaded(scheduler.package) is not None and scheduler.running():
-                raise _not_covered(scheduler)
-
-
-def _schedulers() -> list[Scheduler]:
-    return [scheduler for integration in every() for scheduler in integration.schedulers]
+    for scheduler in schedulers():
+        if loaded(scheduler.package) is not None and scheduler.running():
+            raise _not_covered(scheduler)
 
 
 def _not_covered(scheduler: Scheduler) -> RunStateError:
@@ -1068,7 +1063,7 @@ def _not_covered(scheduler: Scheduler) -> RunStateError:
 
 def _uncovered_patches() -> list[ReversiblePatch]:
     found: list[ReversiblePatch] = []
-    for scheduler in _schedulers():
+    for scheduler in schedulers():
         for module, attribute in scheduler.starts:
             owner, name = owner_of(loaded(module), attribute)
             if owner is not None and name in vars(owner):
@@ -1117,7 +1112,7 @@ _TAKES_ASSIGNMENT: Final = 1 << 9
 
 
 def _modules() -> list[str]:
-    return ["concurrent.futures.thread", *(module for scheduler in _schedulers() for module, _ in scheduler.starts)]
+    return ["concurrent.futures.thread", *(module for scheduler in schedulers() for module, _ in scheduler.starts)]
 
 
 hooks: Final = Switch(lambda: _patches(), _modules)

@@ -148,7 +148,8 @@ class _Hooks:
             with self._lock:
                 self._runs, counted = self._runs + 1, True  # first: a signal handler may raise after any call
                 if self._runs == 1:
-                    self._install()
+                    for hooks in _HOOKS:
+                        hooks.activate()
         except BaseException:
             if counted:
                 self.leave()
@@ -160,12 +161,9 @@ class _Hooks:
             self._runs -= 1
             if self._runs == 0:
                 self._remove()
-                if self._runs:  # a signal handler or a finalizer has begun one meanwhile
-                    self._install()
-
-    def _install(self) -> None:
-        for hooks in _HOOKS:
-            hooks.activate()
+                begun, self._runs = self._runs, 0
+                for _ in range(begun):  # by a signal handler or a finalizer meanwhile
+                    self.enter()
 
     def _remove(self) -> None:
         failure: BaseException | None = None
