@@ -1327,11 +1327,13 @@ def test_limits_run_out_where_they_did(tmp_path: Path, limit: str, late: bool, r
 def test_the_limit_of_a_map_runs_out_where_it_did(tmp_path: Path, late: bool) -> None:
     """The limit of ``Executor.map`` has run out, or not, where the program asks for the next result, however long it took itself."""
 
+    limit = 0.1 if late else 1.0
+
     def program() -> list[Any]:
         seen: list[Any] = []
         with ThreadPoolExecutor(3) as pool:
             try:
-                for result in pool.map(lambda i: (native(i * pace[0]), tool(str(i)))[1], range(3), timeout=0.1):
+                for result in pool.map(lambda i: (native(i * pace[0]), tool(str(i)))[1], range(3), timeout=limit):
                     seen.append(result)
                     native(pace[1])
             except TimeoutError:
@@ -1343,7 +1345,7 @@ def test_the_limit_of_a_map_runs_out_where_it_did(tmp_path: Path, late: bool) ->
     with record("limits", store=tmp_path) as run:
         seen = program()
     assert (seen[-1] == "late") == late
-    pace[:] = [0, 0] if late else [50, 200]
+    pace[:] = [0, 0] if late else [50, 600]
     with replay(run) as session:
         assert program() == seen
     assert session.report.exact, session.report.as_dict()
