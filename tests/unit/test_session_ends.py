@@ -351,10 +351,11 @@ def test_an_async_block_that_is_cancelled_while_it_waits_for_its_tasks_ends(tmp_
 
 def test_a_block_that_is_interrupted_while_it_waits_for_its_threads_has_failed(tmp_path: Path) -> None:
     """Ctrl-C at the end of a block that went well: that is what the program leaves it with."""
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     @traced_tool(side_effect="read_only")
     def slow() -> bool:
+        begun.set()
         return over.wait(60)
 
     def program() -> None:
@@ -362,6 +363,7 @@ def test_a_block_that_is_interrupted_while_it_waits_for_its_threads_has_failed(t
             seen.append(run)
             thread = threading.Thread(target=slow, daemon=True)
             thread.start()
+            begun.wait()  # what has made no call yet is not waited for
             before = signal.signal(signal.SIGALRM, signal.default_int_handler)
             undo.append(lambda: signal.signal(signal.SIGALRM, before))
             signal.setitimer(signal.ITIMER_REAL, 0.1)
