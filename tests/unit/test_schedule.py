@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tracekit import _reality, record, replay, traced_tool
+from tracekit._runtime import signal_calls
 from tracekit._runtime.schedule import Schedule
 
 
@@ -509,3 +513,35 @@ def test_a_wait_without_room_for_another_thread_is_no_end_of_all_waits(monkeypat
     in_threads(first, second)
     assert said[0] == "refused"
     assert {*said} == {"refused", "came", "second"}
+
+
+def test_nothing_overtakes_a_signal_that_is_being_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes until the handler is called, the sleep that it interrupts ends after it."""
+
+    @traced_tool(side_effect="read_only")
+    def look(text: str) -> str:
+        return text
+
+    def program() -> list[str]:
+        seen: list[str] = []
+        before = signal.signal(signal.SIGALRM, lambda number, frame: seen.append(look("beat")))
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        try:
+            while len(seen) < 5:
+                time.sleep(0.05)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        return seen
+
+    def late(thread: int, number: int) -> None:
+        _reality.sleep(0.2)
+        kill(thread, number)
+
+    with record("beats", store=tmp_path) as run:
+        seen = program()
+    kill = signal_calls._kill
+    monkeypatch.setattr(signal_calls, "_kill", late)
+    with replay(run) as session:
+        assert program() == seen
+    assert session.report.exact, session.report.as_dict()

@@ -899,6 +899,8 @@ class Schedule:
     def _nothing_moves(self, *, here: bool = False) -> bool:
         """Return whether nothing in this process can move by itself and no other process can make it go on (ignored
         with ``here``)."""
+        if self.signals is not None and self.signals.under_way:
+            return False
         # In this order: the end of a process wakes its waiters before the process is seen to be gone.
         if (here or self.alone()) and self.threads.blocked():
             return True

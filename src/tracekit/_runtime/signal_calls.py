@@ -115,6 +115,7 @@ class SignalCalls:
             return
         threads = self._schedule.threads
         with threads.lock:  # the caller counts as being woken
+            self._sent = call  # without a gap: from now on this thread is interrupted
             threads.woken()
         try:
             self._send(call)
@@ -198,21 +199,24 @@ class SignalCalls:
             self._report.inexact(
                 "other_signal", f"{call.name} was handled in the recording (entry {call.seq}), and has no handler here"
             )
+            self._sent = None
             self._schedule.take(call.seq)
             self._next()
             return
-        self._sent = call
         if get_ident() == self._main:
+            self._sent = call
             _kill(self._main, call.number)
             return
         with self._schedule.threads.lock:
+            self._sent = call
             self._schedule.threads.waking(None)
             self._waited_for = True
         _kill(self._main, call.number)
 
     @property
     def under_way(self) -> bool:
-        """Return whether a signal has been sent whose handler has yet to be called."""
+        """Return whether a signal has been sent whose handler has yet to be called: the main thread goes on, whatever it
+        waits for."""
         return self._sent is not None
 
     def taken(self, number: int) -> _Call | None:
@@ -221,9 +225,9 @@ class SignalCalls:
         call = self._sent
         if call is None or call.number != number or get_ident() != self._main:
             return None
-        self._sent = None
         threads = self._schedule.threads
         with threads.lock:
+            self._sent = None
             if self._waited_for:
                 self._waited_for = False
                 threads.woken()
