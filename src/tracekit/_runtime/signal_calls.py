@@ -110,18 +110,7 @@ class SignalCalls:
         if self._schedule.has_failed or self._schedule.is_closed or not self._left or self._left[0] is not call:
             return
         self._left.popleft()
-        if get_ident() != self._main:
-            self._send(call)
-            return
-        threads = self._schedule.threads
-        with threads.lock:  # the caller counts as being woken
-            self._sent = call  # without a gap: from now on this thread is interrupted
-            threads.woken()
-        try:
-            self._send(call)
-        finally:
-            with threads.lock:
-                threads.waking(None)
+        self._send(call, woken=True)
 
     def passed(self) -> None:
         """Something recorded has happened in this thread: a handler that was called in the code that follows may be
@@ -194,24 +183,30 @@ class SignalCalls:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _send(self, call: _Call) -> None:
+    def _send(self, call: _Call, *, woken: bool = False) -> None:
+        """Send the signal of ``call``. ``woken``: the caller counts as being woken."""
         if not callable(signal.getsignal(call.number)):
             self._report.inexact(
                 "other_signal", f"{call.name} was handled in the recording (entry {call.seq}), and has no handler here"
             )
-            self._sent = None
             self._schedule.take(call.seq)
             self._next()
             return
-        if get_ident() == self._main:
+        threads = self._schedule.threads
+        here = get_ident() == self._main
+        with threads.lock:  # without a gap: from now on the main thread is interrupted, whatever it waits for
             self._sent = call
+            if not here:
+                threads.waking(None)
+                self._waited_for = True
+            elif woken:
+                threads.woken()
+        try:
             _kill(self._main, call.number)
-            return
-        with self._schedule.threads.lock:
-            self._sent = call
-            self._schedule.threads.waking(None)
-            self._waited_for = True
-        _kill(self._main, call.number)
+        finally:
+            if here and woken:
+                with threads.lock:
+                    threads.waking(None)
 
     @property
     def under_way(self) -> bool:
