@@ -222,21 +222,26 @@ async def _looked(ways: Callable[[], Awaitable[None]]) -> list[int]:
     return looks
 
 
-@pytest.mark.parametrize("ways", [_calls, _sleeps, _pieces, _duplicates])
-def test_what_is_kept_has_its_place(ways: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever can't be written at first: a replay counts as many looks of a task that polls until then as there were."""
-
+@contextmanager
+def _refused_once(monkeypatch: pytest.MonkeyPatch, chosen: Callable[[bytes], bool]) -> Iterator[list[bytes]]:
+    """The block in which there is no room for the chosen lines the first time that each is written; they are in the list."""
     refused: list[bytes] = []
 
     def write(fd: int, data: bytes) -> int:
-        """Refuse each line with a place once."""
-        if b'"place":' in data and (not refused or refused[-1][:20] != data[:20]):
+        if chosen(data) and (not refused or refused[-1][:20] != data[:20]):
             refused.append(data)
             raise OSError(errno.ENOSPC, "no room")
         return os.write(fd, data)
 
-    with monkeypatch.context() as patch, record("places") as run:
+    with monkeypatch.context() as patch:
         patch.setattr(writer.Journal, "_os_write", staticmethod(write))
+        yield refused
+
+
+@pytest.mark.parametrize("ways", [_calls, _sleeps, _pieces, _duplicates])
+def test_what_is_kept_has_its_place(ways: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever can't be written at first: a replay counts as many looks of a task that polls until then as there were."""
+    with _refused_once(monkeypatch, lambda line: b'"place":' in line) as refused, record("places") as run:
         looks = asyncio.run(_looked(ways))
     placed = [entry["seq"] for entry in Log(run.path).entries if "place" in entry]
     assert placed == [int(data.split(b'"seq":')[1].split(b",")[0]) for data in refused]
@@ -253,18 +258,10 @@ async def _sleeps_at_once() -> None:
 
 def test_what_is_kept_of_a_turn_of_the_loop_has_the_place_of_that_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what comes in one turn, only the first has a place in the log; another one that can't be written at first gets none."""
-    refused: list[bytes] = []
-
-    def write(fd: int, data: bytes) -> int:
-        """Refuse each line of a timer without a place once."""
-        timer = b'"type":"clock"' in data and b'"place":' not in data
-        if timer and (not refused or refused[-1][:20] != data[:20]):
-            refused.append(data)
-            raise OSError(errno.ENOSPC, "no room")
-        return os.write(fd, data)
-
-    with monkeypatch.context() as patch, record("places") as run:
-        patch.setattr(writer.Journal, "_os_write", staticmethod(write))
+    with (
+        _refused_once(monkeypatch, lambda line: b'"type":"clock"' in line and b'"place":' not in line) as refused,
+        record("places") as run,
+    ):
         looks = asyncio.run(_looked(_sleeps_at_once))
     timers = [entry for entry in Log(run.path).entries if entry["type"] == "clock"]
     assert [entry["seq"] for entry in timers if "place" not in entry] == [
