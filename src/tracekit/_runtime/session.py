@@ -443,12 +443,10 @@ class Log:
 
     __slots__ = ("live", "trace")
 
-    trace: Trace | None
-    #: The kinds of steps that go live nevertheless, in a partial replay.
-    live: Collection[str]
-
     def __init__(self, trace: Trace | None, live: Collection[str] = ()) -> None:
-        self.trace, self.live = trace, live
+        self.trace: Final = trace
+        #: The kinds of steps that go live nevertheless, in a partial replay.
+        self.live: Final = live
 
     def answered(self, seq: int, family: str, name: str) -> bool:
         """Return whether the step ``seq`` of this kind and name was answered from the log."""
@@ -477,7 +475,8 @@ class WrittenLog(Log):
     __slots__ = ("journal",)
 
     def __init__(self, journal: Journal, trace: Trace | None = None) -> None:
-        self.trace, self.live, self.journal = trace, (), journal
+        super().__init__(trace)
+        self.journal = journal
 
     @property
     def path(self) -> str:
