@@ -846,37 +846,19 @@ def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
     return None
 
 
-def _os_read(original: Any) -> Any:
-    @wraps(original)
-    def read(fd: Any, length: Any, /) -> bytes:
-        at = _pipe_of(fd)
-        if at is None or not isinstance(at[0], _Reader):
-            return original(fd, length)  # type: ignore[no-any-return]
-        return at[0].os_read(length)
+def _of_pipes(kind: type[_Reader | _Writer], name: str) -> Callable[[Any], Any]:
+    """Return what wraps a function of ``os`` that reads or writes: a pipe of this kind does that itself."""
+    own = getattr(kind, f"os_{name}")
 
-    return read
+    def wrap(original: Any) -> Any:
+        @wraps(original)
+        def move(fd: Any, what: Any, /) -> Any:
+            at = _pipe_of(fd)
+            return original(fd, what) if at is None or not isinstance(at[0], kind) else own(at[0], what)
 
+        return move
 
-def _os_readinto(original: Any) -> Any:
-    @wraps(original)
-    def readinto(fd: Any, buffer: Any, /) -> int:
-        at = _pipe_of(fd)
-        if at is None or not isinstance(at[0], _Reader):
-            return original(fd, buffer)  # type: ignore[no-any-return]
-        return at[0].os_readinto(buffer)
-
-    return readinto
-
-
-def _os_write(original: Any) -> Any:
-    @wraps(original)
-    def write(fd: Any, data: Any, /) -> int:
-        at = _pipe_of(fd)
-        if at is None or not isinstance(at[0], _Writer):
-            return original(fd, data)  # type: ignore[no-any-return]
-        return at[0].os_write(data)
-
-    return write
+    return wrap
 
 
 #: The name under which is recorded which of several descriptors were ready.
@@ -965,9 +947,11 @@ def _number_of(file: Any) -> Any:
 
 
 def _patches() -> list[ReversiblePatch]:
-    found = [_by_descriptor.once(os, "read", _os_read), _by_descriptor.once(os, "write", _os_write)]
-    if hasattr(os, "readinto"):  # from Python 3.14 on
-        found.append(_by_descriptor.once(os, "readinto", _os_readinto))
+    found = [
+        _by_descriptor.once(os, name, _of_pipes(kind, name))
+        for kind, name in ((_Reader, "read"), (_Reader, "readinto"), (_Writer, "write"))
+        if hasattr(os, name)  # `readinto` from Python 3.14 on
+    ]
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
         found.append(_by_descriptor.once(select, "select", _select))

@@ -1138,7 +1138,7 @@ def _state(files: _Files, name: str, fd: int, keep: bool) -> dict[str, Any] | No
         files.take(made, name, data, keep=True)
         return made
     then, known = files.seen.get(name, (None, None))
-    if known is not None and then is not None and then == version:
+    if then is not None and then == version:
         return known
     data = b"".join(_pieces(fd, size, whole))
     value: dict[str, Any] = {"size": size, "sha256": sha256_hex(data)}

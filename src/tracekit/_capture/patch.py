@@ -320,9 +320,9 @@ class Switch:
             patches = partial(self.of, patches)
         self._core: Final = patches
         self._later: Final = modules if isinstance(modules, Mapping) else {}
-        self._declared: Final = modules if callable(modules) else None
+        self._declared: Final[Callable[[], Iterable[str]]] = modules if callable(modules) else tuple
         #: Whether the declared modules are watched.
-        self._up_to_date = True
+        self._up_to_date = not callable(modules)
         self._modules: Final[list[str]] = []
         #: The result of ``patches()``, and the modules that were loaded at that time.
         self._known: list[ReversiblePatch] = []
@@ -333,7 +333,6 @@ class Switch:
         self.extended = False
         self._made: Final[dict[object, list[ReversiblePatch]]] = {}
         if callable(modules):
-            self._up_to_date = False
             _declaring.append(self)
         else:
             self._watch(modules)
@@ -355,8 +354,7 @@ class Switch:
     def _watch_declared(self) -> None:
         self._up_to_date = True  # first: finding the integrations registers some
         self._known_for = None
-        if self._declared is not None:
-            self._watch(self._declared())
+        self._watch(self._declared())
 
     def declared_anew(self) -> None:
         """Other integrations are known now: apply what they declare, if the switch is held, or else with the next holder."""
@@ -364,7 +362,7 @@ class Switch:
             self._up_to_date = False
             if self._holders:
                 self._watch_declared()
-                self.stack.apply(*self._patches())
+                self._more()
 
     def _patches(self) -> list[ReversiblePatch]:
         """Return all patches that are possible now."""

@@ -76,9 +76,8 @@ class CrossingKind:
 KINDS: Final = {
     "accept": CrossingKind("accepting connections on", serves=True),
     "connect": CrossingKind("a connection to", effect=True),
-    "fork": CrossingKind(
-        "a fork of"
-    ),  # without effect: what the copy does is observed, as the work of a process of the run
+    # Without an effect: what the copy does is observed, as the work of a process of the run.
+    "fork": CrossingKind("a fork of"),
     "listen": CrossingKind("listening on", serves=True),
     "look": CrossingKind("looking at", chance="when it was as the program found it"),
     "lookup": CrossingKind("a look-up of"),

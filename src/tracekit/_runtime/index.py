@@ -99,9 +99,9 @@ def module_lane(lane: Lane) -> LaneKey:
 def _modules_of(printed: Any) -> Iterator[str]:
     """Yield the paths of the lanes of modules, of the paths of lanes that have printed; a trace may contain anything."""
     for path in printed if isinstance(printed, dict) else ():
-        at = path.find(f"/{IMPORT}")
-        if at >= 0:
-            yield path[: path.find("/", at + 1)] if "/" in path[at + 1 :] else path
+        above, found, below = path.partition(f"/{IMPORT}")
+        if found:
+            yield above + found + below.partition("/")[0]
 
 
 class Index:
@@ -368,7 +368,7 @@ class Index:
             meta = entry.get("meta")
             if meta and (meta.get("abandoned") or meta.get("collected")):
                 # Nothing waits for it: the caller had left, or it was collected by a finalizer, which runs at any time.
-                # It is not an event of the simulation, but tells how far the lanes of its loop had come.
+                # It is not an event of the simulation, but shows how far the lanes of its loop had come.
                 self.abandoned.add(seq)
                 self.answer[seq] = step
                 if "suspended" in meta and family != "span":
