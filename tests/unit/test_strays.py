@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextvars import Context
 from typing import Any
 
+import greenlet
 import pytest
 
 import tracekit
-from tracekit import Run, record, replay, traced_tool
+from tracekit import Run, current_run, record, replay, traced_tool
 
 done: list[str] = []
 
@@ -97,6 +98,48 @@ def test_what_runs_in_an_empty_context_belongs_to_the_run() -> None:
     assert done == ["below", "task"]
     assert not any("outside" in sentence for sentence in run.warnings)
     assert contextvars.Context is Context
+    done.clear()
+    with replay(run) as again:
+        assert program() == recorded
+    assert done == []
+    assert again.report.exact
+
+
+def test_what_a_greenlet_does_belongs_to_the_run() -> None:
+    """A greenlet starts in an empty context. What one does that starts within the run, such as an event loop that it runs while the
+    program waits for it (Playwright's plain API), is recorded and replayed like everything else; one that has a context of its own keeps
+    it, and afterwards greenlets are as before."""
+    switch = vars(greenlet.greenlet)["switch"]
+
+    class Kept(greenlet.greenlet):
+        pass
+
+    async def served() -> str:
+        return charge("in a loop")
+
+    def loop() -> str:
+        here = greenlet.getcurrent().parent
+        assert here is not None
+        here.switch(asyncio.run(served()))
+        return charge("switched to again")
+
+    def program() -> list[object]:
+        def outside() -> object:
+            return current_run()
+
+        beside = Kept(loop)
+        found: list[object] = [beside.switch(), charge("between"), beside.switch(), beside.dead, beside.switch("over")]
+        tokens = Kept(outside)
+        tokens.gr_context = none
+        return [*found, tokens.switch(), Kept(lambda: random.random()).switch()]
+
+    none = contextvars.copy_context()
+    with record() as run:
+        recorded = program()
+    assert done == ["in a loop", "between", "switched to again"]
+    assert recorded[-2] is None
+    assert not any("outside" in sentence for sentence in run.warnings)
+    assert vars(greenlet.greenlet)["switch"] is switch
     done.clear()
     with replay(run) as again:
         assert program() == recorded

@@ -1,18 +1,21 @@
-"""Empty contexts that a program makes (``contextvars.Context()``): what runs in one belongs to the run, like a thread's work.
+"""Empty contexts, made by a program or for a greenlet that starts: what runs in one belongs to the run, like a thread's work.
 
-The class itself cannot be changed or derived from, so ``contextvars.Context`` is replaced. A module that has taken it before
-the run keeps the class: what runs in its empty contexts is outside the run, and is reported as such.
+The class ``Context`` cannot be changed or derived from, so ``contextvars.Context`` is replaced. A module that has taken it
+before the run keeps the class: what runs in its empty contexts is outside the run, and is reported as such.
 """
 
 from __future__ import annotations
 
 import contextvars
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
+from functools import wraps
 from typing import Any, Final
 
-from .._runtime.session import current
+from .._runtime.session import Scope, current
 from .callers import by_tracekit
-from .patch import AttributePatch, Switch
+from .patch import AttributePatch, ReversiblePatch, Switch, loaded
 
 __all__ = ["hooks"]
 
@@ -21,11 +24,10 @@ class _Entering(type):
     """The class of a stand-in for ``Context`` whose instances are real contexts, made within the run."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = Context(*args, **kwargs)
         scope = current.get()
-        if scope is not None and not by_tracekit():  # tracekit's own are outside every run
-            made.run(current.set, scope)
-        return made
+        if scope is None or by_tracekit():  # tracekit's own are outside every run
+            return Context(*args, **kwargs)
+        return _within(scope, *args, **kwargs)
 
     def __instancecheck__(cls, one: object) -> bool:
         return isinstance(one, Context)
@@ -50,5 +52,33 @@ class _Context(metaclass=_Entering):
     __slots__ = ()
 
 
-#: The hook, which is in place while any run is active.
-hooks: Final = Switch(lambda: [AttributePatch(contextvars, "Context", _Context)])
+def _within(scope: Scope, *args: Any, **kwargs: Any) -> Context:
+    made = Context(*args, **kwargs)
+    made.run(current.set, scope)
+    return made
+
+
+def _switching(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``greenlet.switch``, by which a greenlet starts: in an empty context, unless it was given one."""
+
+    @wraps(original)
+    def switch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self and self.gr_context is None and not self.dead:
+            scope = current.get()
+            if scope is not None:
+                self.gr_context = _within(scope)
+        return original(self, *args, **kwargs)
+
+    return switch
+
+
+def _of_greenlets() -> list[ReversiblePatch]:
+    from .in_place import MethodEntry, Unsupported
+
+    with suppress(Unsupported):  # what a greenlet does is then outside the run, and reported as such
+        return [MethodEntry(loaded("greenlet").greenlet, "switch", _switching)]
+    return []
+
+
+#: The hooks, which are in place while any run is active.
+hooks: Final = Switch(lambda: [AttributePatch(contextvars, "Context", _Context)], {"greenlet": _of_greenlets})
