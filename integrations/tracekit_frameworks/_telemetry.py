@@ -36,8 +36,14 @@ SENDERS = (
             *(f"langsmith.client:Client.{name}" for name in ("batch_ingest_runs", "multipart_ingest", "_send_")),
         ),
         packages=("langsmith",),
+        reads=("langsmith.prompt_cache",),
     ),
-    Telemetry("Langfuse", ("langfuse._task_manager", "langfuse._client.span_exporter"), packages=("langfuse",)),
+    Telemetry(
+        "Langfuse",
+        ("langfuse._task_manager", "langfuse._client.span_exporter"),
+        packages=("langfuse",),
+        reads=("langfuse._utils.prompt_cache",),
+    ),
     Telemetry(
         "OpenTelemetry",
         ("opentelemetry.exporter", "opentelemetry.sdk"),

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -332,6 +333,33 @@ def test_what_it_asks_for_belongs_to_the_run(package: Any, servers: Servers) -> 
     assert [one["name"].partition(" ")[0] for one in entries(run, *STEPS)] == ["GET"]
     servers.stop()
     assert replayed(run, program) == saw == "/echo"
+
+
+def test_when_it_asks_again_belongs_to_the_run(instrumented: None, servers: Servers) -> None:
+    """LangSmith asks for a prompt again, in a thread of its own, when the one that it keeps is too old: a replay, in which no time passes
+    in a sleep, has it ask as often, and at the same places."""
+    from langsmith.prompt_cache import PromptCache
+
+    def program() -> Any:
+        asked: list[int] = []
+
+        def ask() -> int:
+            requests.get(servers.roots.http + "/echo", timeout=60).raise_for_status()
+            asked.append(len(asked))
+            return asked[-1]
+
+        cache = PromptCache(ttl_seconds=0.05, refresh_interval_seconds=0.02)
+        cache.set("prompt", ask(), ask)
+        seen = [0]
+        while seen[-1] < 3:
+            time.sleep(0.03)
+            seen.append(cache.get("prompt", ask))
+        cache.shutdown()
+        return seen
+
+    run, saw = recorded(program)
+    servers.stop()
+    assert replayed(run, program) == saw
 
 
 def test_ids_that_it_makes_belong_to_the_run(instrumented: None) -> None:

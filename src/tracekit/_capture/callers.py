@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from sys import _getframe
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, Literal
@@ -109,6 +109,7 @@ _excluded: set[str] = set()
 _passed: set[str] = {os.path.join(_HERE, "in_place.py")}
 _waiting: set[str] = set()  # packages that are user code but not imported yet
 _unwanted: set[str] = set()  # packages that never are, not imported yet
+_left_in: set[str] = set()  # ends of the paths of modules that are not excluded with their package
 
 #: A cache by file name, given the declarations: True (user), False (not), PASS; unknown and pseudo files are not in it.
 _kinds: dict[str, Any] = {}
@@ -506,7 +507,7 @@ def _unwelcome(path: str) -> bool:
     for name in [name for name in _unwanted if name in sys.modules]:
         _unwanted.discard(name)
         _excluded.update(_places(sys.modules[name]))
-    return _under(path, _excluded)
+    return _under(path, _excluded) and not path.endswith((*_left_in,))
 
 
 def include(module: ModuleType | str) -> None:
@@ -570,8 +571,10 @@ def exclude(path: str) -> None:
     _reclassify()
 
 
-def exclude_package(name: str) -> None:
-    """Never count the package ``name`` as user code. Imports nothing."""
+def exclude_package(name: str, but: Iterable[str] = ()) -> None:
+    """Count the package ``name`` neither as user code nor as a package of the program, except for the modules ``but``.
+    Imports nothing."""
+    _left_in.update(os.sep + module.replace(".", os.sep) + ".py" for module in but)
     module = sys.modules.get(name)
     if module is not None:
         _excluded.update(_places(module))
@@ -592,6 +595,7 @@ def forget() -> None:
     _excluded.clear()
     _waiting.clear()
     _unwanted.clear()
+    _left_in.clear()
     _reclassify()
 
 

@@ -129,7 +129,7 @@ def _want(integration: Integration) -> None:
         callers.include_package(package)
     for telemetry in integration.telemetry:
         for package in telemetry.packages:
-            callers.exclude_package(package)
+            callers.exclude_package(package, but=telemetry.reads)
     for patch in integration.patches:
         when_imported(patch.module, _apply)
 

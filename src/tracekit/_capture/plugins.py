@@ -221,19 +221,27 @@ class Telemetry:
     sent in a replay. Name only the code that sends: what a package *reads* for the program (a prompt, a feature flag),
     and what it calls on the program's behalf, is part of the run.
 
-    ``packages`` are those whose own clock reads and waits (for their threads) are not part of a run either.
+    ``packages`` are those whose own clock reads and waits (for their threads) are not part of a run either, but for the
+    modules in them that ``reads`` names: those decide what they read for the program, such as a cache of prompts.
     ``exporting`` are functions that only pass data to an exporter: what they call is telemetry, even if the exporter is
     the program's own.
     """
 
-    __slots__ = ("exporting", "name", "packages", "senders")
+    __slots__ = ("exporting", "name", "packages", "reads", "senders")
 
     def __init__(
-        self, name: str, senders: Sequence[str], *, packages: Sequence[str] = (), exporting: Sequence[str] = ()
+        self,
+        name: str,
+        senders: Sequence[str],
+        *,
+        packages: Sequence[str] = (),
+        reads: Sequence[str] = (),
+        exporting: Sequence[str] = (),
     ) -> None:
         self.name: Final = name
         self.senders: Final = (*senders, *exporting)
         self.packages: Final = tuple(packages)
+        self.reads: Final = tuple(reads)
         self.exporting: Final = tuple(exporting)
 
     def __repr__(self) -> str:
@@ -813,25 +821,37 @@ sort_by_place: Final[dict[tuple[str, Any], int]] = {}
 
 
 class _Packages:
-    """Whether a module belongs to a package that some integration names; cached by the module's name."""
+    """Whether a module belongs to a package that some integration names, and is none of the modules ``but``; cached by the
+    module's name."""
 
-    def __init__(self, named: Callable[[Integration], Iterable[str]]) -> None:
+    def __init__(
+        self, named: Callable[[Integration], Iterable[str]], but: Callable[[Integration], Iterable[str]] | None = None
+    ) -> None:
         self._named: Final = named
+        self._but: Final = but
         self._found: Final[dict[str, bool]] = {}
 
     def __call__(self, module: str) -> bool:
         found = self._found.get(module)
         if found is None:
-            packages = (one for integration in every() for one in self._named(integration))
-            found = self._found[module] = any(module == one or module.startswith(one + ".") for one in packages)
+            found = self._is_in(self._named, module) and not (self._but and self._is_in(self._but, module))
+            self._found[module] = found
         return found
+
+    @staticmethod
+    def _is_in(named: Callable[[Integration], Iterable[str]], module: str) -> bool:
+        packages = (one for integration in every() for one in named(integration))
+        return any(module == one or module.startswith(one + ".") for one in packages)
 
     def forget(self) -> None:
         self._found.clear()
 
 
 #: Packages that send telemetry; they may wrap what the program does.
-is_observer: Final = _Packages(lambda integration: (one for sent in integration.telemetry for one in sent.packages))
+is_observer: Final = _Packages(
+    lambda integration: (one for sent in integration.telemetry for one in sent.packages),
+    but=lambda integration: (one for sent in integration.telemetry for one in sent.reads),
+)
 #: Packages whose calls integrations capture.
 is_captured: Final = _Packages(lambda integration: integration.modules)
 #: Packages that only wrap functions of the standard library; their caller counts as the caller.
