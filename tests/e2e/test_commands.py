@@ -354,6 +354,52 @@ def test_what_goes_to_an_inherited_stream_is_said_to_be_missing(place: Place) ->
     assert "sh inherited stdout: what such a process writes there" in done.stderr
 
 
+def test_a_standard_stream_that_a_process_is_given_is_inherited(place: Place) -> None:
+    """A process that is given the program's own standard error, as Playwright's driver is, writes there as one that inherits it, wherever
+    that leads to: a file, too."""
+    place.program(
+        PROGRAM
+        + "import tempfile\nwith tempfile.TemporaryFile() as log:\n    os.dup2(log.fileno(), 2)\n"
+        + 'print(subprocess.run(["sh", "-c", "printf x >> effects; echo out; echo err >&2"], stdout=PIPE, stderr=sys.stderr.fileno()))\n'
+    )
+    recorded = place.cli("run", "agent.py")
+    assert recorded.returncode == 0, recorded.stderr
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert [one["code"] for one in why["can_be_replayed"]["reasons"]] == ["nothing_lacking"]
+    done = place.cli("replay", "last", PATH="/nowhere")
+    assert (done.returncode, done.stdout, place.effects()) == (0, recorded.stdout, 1), done.stderr
+
+
+FRAMED = r"""
+server = subprocess.Popen(
+    [PY, "-Sc", "import json, os, struct, sys\nwhile head := sys.stdin.buffer.read(4):\n"
+     " asked = json.loads(sys.stdin.buffer.read(*struct.unpack('<I', head)))\n"
+     " found = json.dumps({'asked': asked, 'set-cookie': 'sid=cookie-' + os.urandom(8).hex()}).encode()\n"
+     " sys.stdout.buffer.write(struct.pack('<I', len(found)) + found)\n sys.stdout.buffer.flush()"],
+    stdin=PIPE, stdout=PIPE,
+)
+def ask(what):
+    text = json.dumps(what).encode()
+    server.stdin.write(struct.pack("<I", len(text)) + text)
+    server.stdin.flush()
+    (size,) = struct.unpack("<I", server.stdout.read(4))
+    return json.loads(server.stdout.read(size))["asked"]
+print(ask("one"), ask("two"))
+server.stdin.close()
+print(server.wait())
+"""
+
+
+def test_a_message_whose_length_is_sent_before_it_may_hold_a_secret(place: Place) -> None:
+    """The placeholder has as many bytes, so the program reads the whole message in a replay, too, and not into the next one."""
+    place.program("import json, struct\n" + PROGRAM + FRAMED)
+    recorded = place.cli("run", "agent.py")
+    assert (recorded.returncode, recorded.stdout) == (0, "one two\n0\n"), recorded.stderr
+    assert b"REDACTED_" in place.runs[0].read_bytes()
+    done = place.cli("replay", "last")
+    assert (done.returncode, done.stdout) == (0, recorded.stdout), done.stderr
+
+
 def test_another_command_is_a_divergence(place: Place) -> None:
     """The command, the directory and the input are compared, and a command that was not recorded is refused."""
     for then, now, told in (

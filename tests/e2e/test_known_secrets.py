@@ -130,4 +130,4 @@ def test_credentials_that_are_sent(tmp_path: Path, provider: str, name: str) -> 
     assert b"CANARY" not in stored(run)
     assert session.report.exact
     (call,) = (entry for entry in entries(run) if entry["type"] == "tool.call")
-    assert re.fullmatch(r"my key is REDACTED_\w{16}", call["input"]["text"])
+    assert re.fullmatch(r"my key is REDACTED_\w{8,}", call["input"]["text"])

@@ -221,16 +221,20 @@ class Given:
         self.unfollowed: str | None = None
         #: The files that it may write to, by descriptor.
         self.written: Final[list[int]] = []
+        #: The streams that are standard streams of this process: as if it inherited them.
+        self.inherited: Final[set[str]] = set()
         for name, value in _descriptors(options):
             number = _number(value)
             if number is None or _is_captured(value):
                 continue
             about = os.fstat(number)
-            if stat.S_ISREG(about.st_mode):
+            if name != "stdin" and _is_standard(about):
+                self.inherited.add(name)
+            elif stat.S_ISREG(about.st_mode):
                 self._files[name] = number, about
                 if name != "stdin":
                     self.written.append(number)
-            elif name != "stdin" and not _is_standard(about):
+            elif name != "stdin":
                 self.unfollowed = self.unfollowed or _kind_of(number, about.st_mode)
 
     def positions(self) -> dict[str, int]:

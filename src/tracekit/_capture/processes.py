@@ -249,16 +249,23 @@ _IN_PATHS: Final = str.maketrans("/#@+", "____")
 
 
 def _script(words: list[str]) -> str:
+    """Return the name of the script or module that Python runs, given its arguments; nothing if it runs a text."""
     rest = iter(words)
     for word in rest:
-        if word == "-m":
-            return next(rest, "")
-        if word in ("-c", "-"):
-            return ""
-        if word in ("-W", "-X"):
-            next(rest, None)
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return os.path.basename(word)
+        if word == "-":
+            return ""
+        options = "" if word.startswith("--") else word[1:]
+        for at, letter in enumerate(options, 1):
+            if letter == "c":
+                return ""
+            if letter == "m":
+                return options[at:] or next(rest, "")
+            if letter in "WX":
+                if not options[at:]:
+                    next(rest, None)
+                break
     return ""
 
 
@@ -329,7 +336,7 @@ def begun(
             guard.observe(attempt)
         else:
             guard.check(attempt)
-    inherited = [stream for stream in ("stdout", "stderr") if stream not in about]
+    inherited = [stream for stream in ("stdout", "stderr") if stream not in about or stream in given.inherited]
     if inherited and not captured.live:
         session.state.extras.of(_Inherited).report(session, name, inherited)
     return captured

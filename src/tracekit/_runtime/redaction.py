@@ -363,14 +363,21 @@ class Placeholders:
 
 
 def _shaped(value: str, tag: str) -> str:
-    """Return a placeholder in the format of the value, if that is known."""
-    row = form_of(value)
+    """Return a placeholder in the format of the value, if that is known, and as long as the value if that is not short.
+
+    What is sent in pieces of a length that is sent before them can be read with the placeholder, too.
+    """
+    size, row = len(value.encode("utf-8", "surrogatepass")), form_of(value)
     if row is not None:
-        room = max(row.least, min((len(value) - len(row.prefix)) // 8 * 8, 160), 8 + _TAG // 2) - 8
-        return f"{row.prefix}REDACTED{(tag * 4)[:room]}"
-    if value.startswith("eyJ") and value.count(".") >= 2:
-        return f"{_TOKEN}REDACTED{tag[:35]}"
-    return f"REDACTED_{tag[:8]}{_odd(value)}{tag[8:_TAG]}"
+        head, least = f"{row.prefix}REDACTED", max(row.least - 8, _TAG // 2)
+    elif value.startswith("eyJ") and value.count(".") >= 2:
+        head, least = f"{_TOKEN}REDACTED", 35
+    else:
+        odd = _odd(value)  # which may not be the last character: many may end a token
+        head, tag = f"REDACTED_{tag[:8]}{odd}", tag[8:] + tag[:8]
+        least = 0 if len(head) + len(odd) <= size else _TAG // 2
+    room = max(size - len(head), least)
+    return head + (tag * (room // len(tag) + 1))[:room]
 
 
 #: The characters of a request's credentials (RFC 7235, ``token68``).
