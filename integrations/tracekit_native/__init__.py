@@ -85,6 +85,21 @@ def _url(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     return next((_of_url(one) for one in [kwargs.get("url"), *args] if isinstance(one, str) and "://" in one), None)
 
 
+def _request(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    return _of_url((args[1] if len(args) > 1 else kwargs["request"]).url)
+
+
+def _store(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """Return the address of an object store, or its kind."""
+    store = args[0] if args else kwargs["store"]
+    url = getattr(store, "url", None)
+    return _of_url(url) if isinstance(url, str) else type(store).__name__
+
+
+def _in_this_machine(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return _store(args, kwargs) in ("LocalStore", "MemoryStore")
+
+
 def _of_url(text: str) -> object:
     from urllib.parse import urlsplit
 
@@ -118,6 +133,8 @@ def _endpoint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _METHODS = ("request", "get", "head", "options", "delete", "post", "put", "patch")
+_PYQWEST = ("get", "post", "delete", "head", "options", "patch", "put", "execute", "stream")
+_IMPIT = ("get", "post", "delete", "head", "options", "patch", "put", "trace", "stream", "request")
 _PSYCOPG2 = ("execute", "executemany", "callproc", "copy_from", "copy_to", "copy_expert")
 
 integration = Integration(
@@ -155,6 +172,35 @@ integration = Integration(
             Native("pyreqwest._pyreqwest", f"request.{kind}StreamRequest.__{name}__")
             for kind, name in (("", "aenter"), ("Sync", "enter"))
         ),
+        *(Native("pyqwest._pyqwest", f"{kind}Client.{name}", _url) for kind in ("", "Sync") for name in _PYQWEST),
+        Native("pyqwest._pyqwest", "HTTPTransport.execute", _request),
+        Native("pyqwest._pyqwest", "SyncHTTPTransport.execute_sync", _request),
+        *(Native("impit", f"{kind}Client.{name}", _url) for kind in ("", "Async") for name in _IMPIT),
+        *(Native("impit", name, _url) for name in _IMPIT if name != "request"),
+        # Downloads from the Hugging Face hub, and to it.
+        *(Native("hf_xet", name) for name in ("download_files", "upload_files", "upload_bytes")),
+        *(
+            Native("hf_xet", f"XetSession.new_{name}")
+            for name in ("file_download_group", "download_stream_group", "upload_commit")
+        ),
+        # Object stores.
+        *(
+            Native("obstore", f"{name}{kind}", _store, inside=_in_this_machine)
+            for name in (
+                "copy",
+                "delete",
+                "get",
+                "get_range",
+                "get_ranges",
+                "head",
+                "list_with_delimiter",
+                "open_reader",
+                "put",
+                "rename",
+            )
+            for kind in ("", "_async")
+        ),
+        Native("obstore", "list", _store, inside=_in_this_machine),
         # Databases and queues.
         Native("pyodbc", "connect", _connection_string),
         *(Native("pyodbc", f"Cursor.{name}", keeps=True) for name in ("execute", "executemany")),

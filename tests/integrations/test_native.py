@@ -118,6 +118,61 @@ def _pyreqwest(port: int) -> object:
         return client.get(f"http://127.0.0.1:{port}/").build().send()
 
 
+def _pyqwest(port: int) -> object:
+    import pyqwest
+
+    return pyqwest.SyncClient().get(f"http://127.0.0.1:{port}/")
+
+
+def _pyqwest_async(port: int) -> object:
+    import pyqwest
+
+    async def call() -> object:
+        return await pyqwest.Client().post(f"http://127.0.0.1:{port}/", content=b"x")
+
+    return asyncio.run(call())
+
+
+def _pyqwest_transport(port: int) -> object:
+    import pyqwest
+
+    with pyqwest.SyncHTTPTransport() as transport:
+        return transport.execute_sync(pyqwest.SyncRequest("GET", f"http://127.0.0.1:{port}/"))
+
+
+def _impit(port: int) -> object:
+    import impit
+
+    return impit.Client().get(f"http://127.0.0.1:{port}/")
+
+
+def _impit_function(port: int) -> object:
+    import impit
+
+    return impit.get(f"http://127.0.0.1:{port}/")
+
+
+def _hf_xet(port: int) -> object:
+    import hf_xet
+
+    return hf_xet.XetSession().new_file_download_group(
+        endpoint=port
+    )  # which it refuses itself: it would try for minutes
+
+
+def _obstore(port: int) -> object:
+    import obstore
+    from obstore.store import HTTPStore, MemoryStore
+
+    within = MemoryStore()
+    obstore.put(within, "x", b"x")
+    assert bytes(within.get("x").bytes()) == b"x"
+    store = HTTPStore.from_url(
+        f"http://127.0.0.1:{port}/", client_options={"allow_http": True}, retry_config={"max_retries": 0}
+    )
+    return store.get("x")
+
+
 def _zmq(port: int) -> object:
     import zmq
 
@@ -148,6 +203,13 @@ CLIENTS: dict[str, tuple[str, Callable[[int], object]]] = {
     "primp, async": ("primp", _primp_async),
     "rnet": ("rnet", _rnet),
     "pyreqwest": ("pyreqwest", _pyreqwest),
+    "pyqwest": ("pyqwest", _pyqwest),
+    "pyqwest, async": ("pyqwest", _pyqwest_async),
+    "pyqwest, by its transport": ("pyqwest", _pyqwest_transport),
+    "impit": ("impit", _impit),
+    "impit, a function": ("impit", _impit_function),
+    "hf_xet": ("hf_xet", _hf_xet),
+    "obstore, but for what stays in the process": ("obstore", _obstore),
     "pyzmq, but for what stays in the process": ("zmq", _zmq),
 }
 
@@ -203,7 +265,7 @@ def test_it_is_named_where_it_is_called_and_refused_in_a_replay(name: str, port:
     with pytest.raises(LiveCallBlockedError) as caught:
         replayed()
     assert (caught.value.kind, Path(__file__).name in (caught.value.location or "")) == ("native", True)
-    if name not in ("grpc.aio", "pyreqwest"):  # their calls do not say where they go
+    if name not in ("grpc.aio", "pyreqwest", "hf_xet"):  # their calls do not say where they go
         with replay(run, allow_hosts=["127.0.0.1"]) as session:
             look()
             program()
