@@ -179,7 +179,7 @@ def test_a_run_that_may_not_be_read_is_listed_so(store: Path, monkeypatch: pytes
     opened = posix.open
     monkeypatch.setattr("tracekit._journal.store.open_file", refused)
     monkeypatch.setattr(posix, "open", refused_too)
-    (line,) = call("list", "--json", "--no-cost").stdout.splitlines()
+    (line,) = call("list", "--json", "--quick").stdout.splitlines()
     assert json.loads(line)["state"] == "unreadable"
 
 

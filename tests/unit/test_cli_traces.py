@@ -226,8 +226,8 @@ def test_list_has_what_runs_cost_and_can_be_sorted() -> None:
     assert [run["name"] for run in listed("--sort", "tokens", "--reverse")] == ["free", "cheap", "dear"]
     assert [run["name"] for run in listed("--sort", "name")] == ["cheap", "dear", "free"]
     assert "$2.50" in call("list").stdout
-    assert "cost" not in call("list", "--no-cost").stdout
-    assert call("list", "--no-cost", "--sort", "cost").exit_code == 2
+    assert "cost" not in call("list", "--quick").stdout
+    assert call("list", "--quick", "--sort", "cost").exit_code == 2
 
 
 # -- verify --------------------------------------------------------------------------------------------

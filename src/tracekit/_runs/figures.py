@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from .. import _reality
 from .._journal.entry import DEFAULT, ENDS, REFUSALS, SINGLES, family_of, info_of, meta_of
-from .._journal.reader import RawEntry, Scan
+from .._journal.reader import RawEntry, Scan, Trace
 from .._journal.store import SUFFIX, Store, file_name, holder, holds_its_run, is_segment
 from .._journal.tip import read_tip
 from .._runtime.prices import Prices
@@ -148,6 +148,7 @@ class StoreFigures:
                 elif file.doubts and file.reader is None and settled != self._settled_at:
                     file.doubts = _doubts(file.path)
             self._gone.update((name, file) for name, file in self._files.items() if name not in files)
+            _judge_with_children(files)
             # Time stamps are coarse: another settlement may get the same one.
             young = _reality.time_ns() - max(settled) < _COARSE
             self._files, self._settled_at = files, () if young else settled
@@ -162,6 +163,7 @@ class StoreFigures:
         doubts: list[StepInDoubt] = []
         began: list[int] = []
         broken = {file.run for file in files.values() if file.run is not None and file.state == "broken"}
+        broken.update(name for name, file in files.items() if not file.whole)
         for name, file in files.items():
             if file.state == "gone" or (file.run is not None and file.run not in files):
                 continue
@@ -222,10 +224,11 @@ class StoreFigures:
         if held and kind not in ENDS:
             file.doubts = reader.doubts()
             return "running"
-        if last is not None and not self._is_whole(file.path, last):
+        if not self._is_whole(file.path, last):
             return "broken"
         about = {} if last is None else meta_of(last.data)
         if last is not None and kind in ENDS:
+            file.lists = bool(about.get("segments"))
             file.doubts = _doubts(file.path) if about.get("in_doubt") else ()
             return "broken" if about.get("count") not in (None, last.line) else _END[kind]
         file.doubts = _doubts(file.path)
@@ -234,18 +237,20 @@ class StoreFigures:
             reader.died(self._totals)
         return "died"
 
-    def _is_whole(self, path: str, last: RawEntry) -> bool:
+    def _is_whole(self, path: str, last: RawEntry | None) -> bool:
         """Return whether a file belongs to its run, and nothing that existed at the run's end was cut off, by the tip
         hash kept then."""
-        if not holds_its_run(path, last.data["run_id"]):
+        if last is not None and not holds_its_run(path, last.data["run_id"]):
             return False
         try:
             kept = read_tip(os.path.join(self.store.tips, file_name(path).stem))
         except ValueError:
             return False
-        if kept is None or kept.count < last.line:
+        if kept is None:
             return True
-        return (kept.count, kept.head) == (last.line, last.head.decode())
+        if last is None:
+            return False
+        return kept.count < last.line or (kept.count, kept.head) == (last.line, last.head.decode())
 
 
 #: A file's inode, size and modification time.
@@ -258,7 +263,9 @@ _NO_FILE: Final[_Stamp] = (-1, 0, -1)
 class _File:
     """The state of one file; ``run`` is the name of its run's own file if it is a child process's."""
 
-    __slots__ = ("began", "counted", "crashed", "doubts", "last", "path", "reader", "run", "stamp", "state")
+    __slots__ = (
+        "began", "counted", "crashed", "doubts", "judged", "last", "lists", "path", "reader", "run", "stamp", "state", "whole",
+    )  # fmt: skip
 
     def __init__(self, path: str, run: str | None) -> None:
         self.path: Final = path
@@ -273,11 +280,36 @@ class _File:
         self.counted = 0
         self.crashed = -1
         self.doubts: tuple[StepInDoubt, ...] = ()
+        #: For a run that has ended: whether its end lists child processes, whether their files are what it says, and
+        #: the stamps of all its files when that was checked.
+        self.lists = False
+        self.whole = True
+        self.judged: tuple[_Stamp, ...] = ()
 
     def stands(self, state: str) -> None:
         self.state = state
         if state != "running":
             self.reader = self.last = None
+
+
+def _judge_with_children(files: Mapping[str, _File]) -> None:
+    """Check the runs that have ended against the files of their child processes: one that is missing, cut off or another
+    one breaks its run."""
+    below: dict[str, list[_Stamp]] = {}
+    for name in sorted(files):
+        if (run := files[name].run) is not None:
+            below.setdefault(run, []).append(files[name].stamp)
+    for name, file in files.items():
+        stamps = (file.stamp, *below.get(name, ()))
+        if file.run is not None or file.judged == stamps or not (file.lists or name in below):
+            continue
+        file.judged, file.whole = stamps, True
+        if file.state in _END.values():
+            try:
+                with Trace(file.path) as trace:
+                    file.whole = Store.judge_run(trace).state != "broken"
+            except (OSError, TraceError):
+                pass  # pruned meanwhile, or unreadable, which is counted
 
 
 def _is_settled(entry: Mapping[str, Any]) -> bool:

@@ -43,14 +43,15 @@ __all__ = [
     "HTTP_FORM",
     "IN_DOUBT",
     "Decision",
+    "Examined",
     "InDoubt",
     "SegmentDecision",
     "UncertainStep",
     "advice",
-    "candidates",
     "decide",
     "decided",
     "decision_on",
+    "examined",
     "held",
     "in_doubt",
     "inside_of",
@@ -58,6 +59,7 @@ __all__ = [
     "key_of",
     "last_settled",
     "named",
+    "needs_a_decision",
     "newer",
     "owner_of",
     "refused",
@@ -519,6 +521,10 @@ class UncertainStep(NamedTuple):
         return {**self._asdict(), "time": self.time.isoformat(), "age": self.age.total_seconds()}
 
 
+#: Passes on the runs of a store, each with the files of its child processes.
+Progress = Callable[[Sequence[tuple[str, Sequence[str]]]], Iterable[tuple[str, Sequence[str]]]]
+
+
 class InDoubt(NamedTuple):
     """What is in doubt in a store, the oldest run first.
 
@@ -533,24 +539,15 @@ class InDoubt(NamedTuple):
 
 
 @_reality.off_loop()
-def in_doubt(store: Store) -> InDoubt:
-    """Return every irreversible step without a known outcome in any run of the store, including ended runs. Only reads.
-
-    Raises ``RunNotFoundError`` if the store does not exist.
-    """
-    if not os.path.isdir(store.runs):
-        raise RunNotFoundError(
-            f"there is no store in {store.root} (it has no directory 'runs'), so nothing was examined",
-            store=store.root,
-            next_action="go to the directory that the program runs in, or name its store",
-        )
+def in_doubt(store: Store, runs: Iterable[Examined]) -> InDoubt:
+    """Return every irreversible step without a known outcome in these runs of a store, including ended runs. Only
+    reads."""
     found: list[UncertainStep] = []
     unreadable = [*store.no_files()]
-    for path, segments in store.paths().items():
-        for file in (path, *segments):
+    for run in runs:
+        for file in (run.path, *run.segments):
             try:
-                last = last_entry(file)
-                if (file != path or _has_ended(path, last, store.tips)) and _silent(last):
+                if run.over and _silent(last_entry(file)):
                     continue
                 steps, whole = uncertain_steps(file)
             except FileNotFoundError:
@@ -769,26 +766,52 @@ def _of_a_damaged_trace(run: str, verdict: Verdict) -> str:
     )
 
 
-def candidates(store: Store, *, all: bool = False) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the runs that did not end, or not as their kept tip hash says, or that leave something in doubt; with
-    ``all`` every run.
+class Examined(NamedTuple):
+    """A run of a store: its file, those of its child processes, and whether it is over: it has ended and is intact."""
 
-    Each as its file and its segments' files.
+    path: str
+    segments: Sequence[str]
+    over: bool
+
+
+def examined(store: Store, *, quick: bool = False, progress: Progress = iter) -> Iterator[Examined]:
+    """Yield each run of a store, verified with the files of its child processes; with ``quick``, a run that has ended is
+    taken to be intact if its last line is the one that was kept as its tip.
+
+    ``progress`` passes the runs on, and may show how many are done. Raises ``RunNotFoundError`` if the store does not
+    exist.
     """
-    for path, segments in store.paths().items():
-        if all or _needs_a_decision(path, segments, store.tips):
-            yield path, segments
+    if not os.path.isdir(store.runs):
+        raise RunNotFoundError(
+            f"there is no store in {store.root} (it has no directory 'runs'), so nothing was examined",
+            store=store.root,
+            next_action="go to the directory that the program runs in, or name its store",
+        )
+    for path, segments in progress([*store.paths().items()]):
+        try:
+            over = _is_over(path, store.tips, quick)
+        except (OSError, TracekitError):
+            over = False  # the decision on it says what is wrong
+        yield Examined(path, segments, over)
 
 
-def _needs_a_decision(path: str, segments: Sequence[str], tips: str) -> bool:
-    """Return whether a run has not ended, or leaves an effect in doubt, also in a child process."""
+def _is_over(path: str, tips: str, quick: bool) -> bool:
+    last = last_entry(path)
+    if quick or last.get("type") not in ENDS:
+        return _has_ended(path, last, tips)
+    with Trace(path) as trace:
+        return Store.judge_run(trace).state == "complete"
+
+
+def needs_a_decision(run: Examined) -> bool:
+    """Return whether a run has not ended, is damaged, or leaves an effect in doubt, also in a child process."""
+    if not run.over:
+        return True
     try:
-        last = last_entry(path)
-        if not _has_ended(path, last, tips):
-            return True
+        last = last_entry(run.path)
         if last["type"] == "run.aborted" and not meta_of(last).get("by_program"):
             return False  # the operator who gave it up has checked
-        ends = [(path, last), *((segment, last_entry(segment)) for segment in segments)]
+        ends = [(run.path, last), *((segment, last_entry(segment)) for segment in run.segments)]
         return any(decision_on(file, segments=()).leaves_in_doubt for file, end in ends if not _silent(end))
     except (OSError, TracekitError):
         return True  # the decision on it says what is wrong

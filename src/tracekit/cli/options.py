@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-__all__ = ["COMMAND", "JSON", "JSON_LINES", "READ_STORE", "STORE"]
+__all__ = ["COMMAND", "JSON", "JSON_LINES", "QUICK", "READ_STORE", "STORE"]
 
 
 def _directory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -37,5 +37,9 @@ READ_STORE: Final = click.option(
 )
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 JSON_LINES: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+#: For a command that verifies every run of a store otherwise.
+QUICK: Final = click.option(
+    "--quick", is_flag=True, help="Read only the last line of runs that have ended; damage before it is not seen."
+)
 #: A program with its arguments.
 COMMAND: Final = click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -12,13 +12,22 @@ import orjson
 
 from .._journal.reader import Trace
 from .._journal.store import Store, shown_as
-from .._runs.recovery import Decision, InDoubt, UncertainStep, advice, decision_on
+from .._runs.recovery import (
+    Decision,
+    Examined,
+    InDoubt,
+    UncertainStep,
+    advice,
+    decision_on,
+    examined,
+    needs_a_decision,
+)
 from .._runs.recovery import in_doubt as steps_in_doubt
 from ..errors import RecoveryRefusedError, TracekitError
 from . import output
 from .commands import CONTINUES
 from .launch import check_siblings
-from .options import COMMAND, JSON, READ_STORE, STORE
+from .options import COMMAND, JSON, QUICK, READ_STORE, STORE
 from .output import REFUSED, brief, duration, emit, fail, located, message, named, printable, shown
 from .replay import check_given, hash_seed, program_of
 from .run import launch
@@ -169,12 +178,13 @@ def recovery() -> None:
 
 
 @recovery.command("scan", short_help="List the runs that died, and whether they may be resumed.")
-@click.option("--all", "every", is_flag=True, help="Verify every run completely, including those that have ended.")
+@click.option("--all", "every", is_flag=True, help="List every run, including those that have ended.")
+@QUICK
 @READ_STORE
 @JSON
-def scan(every: bool, store: str | None, as_json: bool) -> None:
-    """List the runs that did not end, or are broken, and whether they may be resumed. Of a run that has ended only the end is
-    read: `tracekit verify` and the metrics check all of it.
+def scan(every: bool, quick: bool, store: str | None, as_json: bool) -> None:
+    """List the runs that did not end, are damaged, or leave something in doubt, and whether they may be resumed. Every run is
+    verified.
 
     As JSON lines: run_id, state, decision (resume or abort), reasons (each with a code), in_doubt and pending steps. Exit code: 0
     if nothing is in doubt, whatever was decided; 1 if something is, or may be (a log is damaged); 2 if there is no store, or
@@ -185,19 +195,18 @@ def scan(every: bool, store: str | None, as_json: bool) -> None:
       tracekit recovery scan
       tracekit recovery scan --json | jq .reasons
     """
-    from .._runs.recovery import candidates
-
     with output.reported():
         where = named(store, existing=True)
         unread = [*output.no_files(where).values()]
         in_doubt: list[str] = []
-        found = _collect_in_doubt(_decisions(candidates(where, all=every), unread), in_doubt)
+        runs = _examined(where, quick)
+        found = _collect_in_doubt(_decisions((run for run in runs if every or needs_a_decision(run)), unread), in_doubt)
         if as_json:
             output.emit(decision.as_dict() for decision in found)
         else:
             if not shown(found) and not unread:
                 output.message(f"Every run in {where.root} has ended.")
-            _count(where)
+            _count(where, runs)
         for problem in unread:
             output.message(printable(problem))
         sys.exit(output.USAGE_ERROR if unread else output.DIFFERENT if in_doubt else output.RIGHT)
@@ -211,21 +220,27 @@ def _collect_in_doubt(decisions: Iterable[Decision], in_doubt: list[str]) -> Ite
         yield decision
 
 
-def _decisions(runs: Iterable[tuple[str, Sequence[str]]], unread: list[str]) -> Iterator[Decision]:
+def _decisions(runs: Iterable[Examined], unread: list[str]) -> Iterator[Decision]:
     """Yield the decision on each run; files that can't be read are collected in ``unread``."""
-
-    for path, segments in runs:
+    for run in runs:
         try:
-            yield decision_on(path, segments=segments)
+            yield decision_on(run.path, segments=run.segments)
         except FileNotFoundError:
             continue  # pruned meanwhile
         except (OSError, TracekitError) as error:
             unread.append(str(error))
 
 
-def _count(where: Store) -> None:
+def _examined(where: Store, quick: bool) -> list[Examined]:
+    def progress(runs: Sequence[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, Sequence[str]]]:
+        return output.progress(runs, "verifying the runs")
+
+    return [*examined(where, quick=quick, progress=progress)]
+
+
+def _count(where: Store, runs: Iterable[Examined]) -> None:
     """Print how much is in doubt, counted like ``tracekit in-doubt``."""
-    found = steps_in_doubt(where)
+    found = steps_in_doubt(where, runs)
     counts = [
         (len(found.in_doubt), "in doubt"),
         (len(found.running), "being made"),
@@ -237,16 +252,17 @@ def _count(where: Store) -> None:
 
 
 @click.command("in-doubt")
+@QUICK
 @READ_STORE
 @JSON
-def in_doubt(store: str | None, as_json: bool) -> None:
+def in_doubt(quick: bool, store: str | None, as_json: bool) -> None:
     """List every irreversible step that may or may not have happened, over all runs, including those that have ended.
 
     Each is listed with its tool, arguments, idempotency key, run, host and age, why it is in doubt, and what to do. A step in doubt
     inside another one is listed under that, and settled with it ("inside" has its number). Listed separately: steps that a live
     process is making at this moment, and processes without a declared side effect. As JSON lines: the same, with "state" in_doubt
     or running, and "declared" false for the last. Exit code: 1 if something is in doubt, or may be (a file is damaged or missing);
-    2 if there is no store; otherwise 0. Of a run that has ended only the end is read: `tracekit verify` checks all of it.
+    2 if there is no store; otherwise 0. Every run is verified.
 
     \b
     Examples:
@@ -255,8 +271,7 @@ def in_doubt(store: str | None, as_json: bool) -> None:
     """
     with output.reported():
         where = named(store, existing=True)
-        with output.working("reading the runs"):
-            found = steps_in_doubt(where)
+        found = steps_in_doubt(where, _examined(where, quick))
         if as_json:
             output.emit(one.as_dict() for one in (*found.in_doubt, *found.running, *found.undeclared))
         else:

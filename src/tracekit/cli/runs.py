@@ -15,16 +15,16 @@ import click
 import orjson
 
 from .._journal.entry import info_of
-from .._journal.reader import open_trace
+from .._journal.reader import Trace, open_trace
 from .._journal.store import RunSummary, Store, holder
 from .._runs import housekeeping
 from .._runs.reading import Taken, taken_in
-from ..errors import TracekitError
+from ..errors import RunNotFoundError, TracekitError
 from . import output
 from .options import JSON_LINES, READ_STORE, STORE
 from .output import age, dollars, duration, located, moment, named, printable, progress, short
 
-__all__ = ["compress", "list_", "prune", "rm", "state_of"]
+__all__ = ["compress", "list_", "prune", "rm"]
 
 # -- list --------------------------------------------------------------------------------------------------------------
 
@@ -35,6 +35,7 @@ _STYLES: Final = {
     "running": "cyan",
     "died": "bold yellow",
     "aborted": "yellow",
+    "broken": "bold red",
     "unreadable": "red",
 }
 _ENDS: Final = {"run.completed": "complete", "run.failed": "failed", "run.aborted": "aborted"}
@@ -46,20 +47,40 @@ _SORTS: Final = ("started", "name", "state", "took", "cost", "tokens", "entries"
 
 
 class Row:
-    """A run in the list: its summary, its state, and, if requested, what its model calls used."""
+    """A run in the list: its summary, its state, and, unless only its ends are read, what its model calls used.
+
+    Until it is examined, the state is what its last line says.
+    """
 
     def __init__(self, run: RunSummary) -> None:
         self.run: Final = run
-        self.state: Final = state_of(run)
+        self.state = _state_of(run)
         self.taken: Taken | None = None
+        self._verified = False
 
     @property
     def took(self) -> int | None:
         """Nanoseconds from its begin to its end; ``None`` if it has no end."""
         return None if self.run.ended_ns is None else self.run.ended_ns - self.run.started_ns
 
+    def verify(self) -> None:
+        """Verify it, with the files of its child processes: one that does not verify is broken, whatever its last line
+        says."""
+        if self._verified:
+            return
+        self._verified = True
+        try:
+            with Trace(self.run.path) as trace:
+                if Store.judge_run(trace).state == "broken":
+                    self.state = "broken"
+        except RunNotFoundError:  # pruned meanwhile
+            pass
+        except (OSError, TracekitError):
+            self.state = "unreadable"
+
     def look(self) -> None:
-        """Read what its model calls used."""
+        """Verify it, and read what its model calls used."""
+        self.verify()
         if self.taken is None:
             self.taken = taken_in(self.run.path)
 
@@ -81,7 +102,7 @@ class Row:
         return {**self.run._asdict(), "state": self.state, **taken}
 
 
-def state_of(run: RunSummary) -> str:
+def _state_of(run: RunSummary) -> str:
     """Return ``complete``, ``failed`` or ``aborted``; for a run without an end ``running`` while a process has it open,
     else ``died``.
 
@@ -111,7 +132,7 @@ def state_of(run: RunSummary) -> str:
     "states",
     type=click.Choice([*_STYLES]),
     multiple=True,
-    help="Only runs in this state; died: no end, and no process runs it. Repeatable.",
+    help="Only runs in this state; died: no end, and no process runs it; broken: damaged. Repeatable.",
 )
 @click.option(
     "--since",
@@ -128,7 +149,11 @@ def state_of(run: RunSummary) -> str:
     help="Newest, longest, most expensive … first; names alphabetically.",
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
-@click.option("--no-cost", is_flag=True, help="Don't read the model calls of each run.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Read only the first and last line of each run: no tokens, no cost, and damage between them is not seen.",
+)
 @click.option(
     "--envelope-hash", metavar="HASH", help="Runs that routed this request; the beginning of either hash is enough."
 )
@@ -142,13 +167,12 @@ def list_(
     before: datetime | None,
     sort: str,
     reverse: bool,
-    no_cost: bool,
+    quick: bool,
     envelope_hash: str | None,
 ) -> None:
     """List the runs of the store, the newest first: id, name, state, age, duration, tokens, cost and entries.
 
-    It reads only the first and last line of each run, and its model calls for the cost (with the extra `prices`). It verifies
-    nothing: use `tracekit verify` for that.
+    Each run that is listed is verified, and its model calls are read for the cost (with the extra `prices`).
 
     \b
     Examples:
@@ -166,11 +190,11 @@ def list_(
             and (since is None or run.started_ns >= since.timestamp() * 1e9)
             and (before is None or run.started_ns < before.timestamp() * 1e9)
         ]
-        rows = _sorted([row for row in rows if not states or row.state in states], sort, reverse, no_cost)
+        rows = _sorted(_in_states(rows, states, quick), sort, reverse, quick)
         most = (0 if as_json else _SHOWN) if limit is None else limit
         shown = rows[:most] if most else rows
-        if not no_cost:
-            for row in progress(shown, "reading what they took"):
+        if not quick:
+            for row in progress(shown, "reading the runs"):
                 row.look()
         if as_json:
             output.emit(row.as_dict() for row in shown)
@@ -185,16 +209,35 @@ def list_(
             _print(shown)
         if len(shown) < len(rows) and limit is None:
             output.message(f"… and {len(rows) - len(shown)} more: --limit 0 lists all")
+        broken = [row.run.run_id for row in shown if row.state == "broken"]
+        if broken and not as_json:
+            count = "1 run is" if len(broken) == 1 else f"{len(broken)} runs are"
+            output.message(f"{count} damaged: `tracekit verify {printable(broken[0])}` says where")
         for text in output.no_files(where).values():
             output.message(text)
 
 
-def _sorted(rows: list[Row], key: str, reverse: bool, no_cost: bool) -> list[Row]:
+def _in_states(rows: list[Row], states: Sequence[str], quick: bool) -> list[Row]:
+    """Return the runs in these states; a run in any state may turn out to be broken."""
+    if not states:
+        return rows
+    wanted = {*states}
+    if not quick:
+        for row in progress(rows, "verifying the runs"):
+            if row.state in wanted or "broken" in wanted:
+                row.verify()
+    return [row for row in rows if row.state in wanted]
+
+
+def _sorted(rows: list[Row], key: str, reverse: bool, quick: bool) -> list[Row]:
     if key in ("cost", "tokens"):
-        if no_cost:
-            raise click.UsageError(f"--sort {key} needs what --no-cost leaves out")
-        for row in progress(rows, "reading what they took"):
+        if quick:
+            raise click.UsageError(f"--sort {key} needs what --quick leaves out")
+        for row in progress(rows, "reading the runs"):
             row.look()
+    if key == "state" and not quick:
+        for row in progress(rows, "verifying the runs"):
+            row.verify()
     if key in ("name", "state"):
         return sorted(rows, key=lambda row: (row.run.name or "") if key == "name" else row.state, reverse=reverse)
     return sorted(rows, key=lambda row: (row.by(key), row.run.run_id), reverse=not reverse)
