@@ -37,7 +37,7 @@ def report_of(error: TracekitError, run: TestRun, item: pytest.Item) -> str:
     start = item.config.invocation_params.dir
     path = _shown(str(run.path), start)
     step = error.step if isinstance(error.step, int) else None
-    way = _way(error, start)
+    way = _way(error, start, run.reached)
     tail = [f"  trace   {path}" + (f", step {step}" if step else "")]
     if _exists(run):
         tail.append(f"  show    tracekit show {shlex.quote(path)}" + (f" {step}" if step else ""))
@@ -126,10 +126,21 @@ def _exists(run: TestRun) -> bool:
     return run.path.exists()
 
 
-def _way(error: TracekitError, start: Any) -> list[str]:
-    """Return the lines of the user's own code that led to the call, the test's first."""
+def _way(error: TracekitError, start: Any, reached: BaseException | None = None) -> list[str]:
+    """Return the lines of the user's own code that led to the call, the test's first.
+
+    Code on the way may have raised another error in place of ``error``: ``reached`` is the one that reached the test's
+    end, and has passed the lines further out.
+    """
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    if reached is not None and reached is not error:
+        inner = {id(frame): at for at, (frame, _) in enumerate(frames)}
+        outer = [*traceback.walk_tb(reached.__traceback__)]
+        met = next((at for at, (frame, _) in enumerate(outer) if id(frame) in inner), None)
+        if met is not None:
+            frames = [*outer[:met], *frames[inner[id(outer[met][0])] :]]
     found: list[tuple[str, int, str]] = []
-    for frame, at in traceback.walk_tb(error.__traceback__):
+    for frame, at in frames:
         if is_user_code(frame.f_code.co_filename):
             found.append((frame.f_code.co_filename, at, frame.f_code.co_name))
     if not found and error.location:

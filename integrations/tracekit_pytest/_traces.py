@@ -105,6 +105,8 @@ class TestRun:
         self.options: Final = options
         #: The error that ended its replay, or prevented it.
         self.failure: TracekitError | None = None
+        #: What reached the end of the test after the replay had failed: it has passed the lines of the test.
+        self.reached: BaseException | None = None
         #: Where the recording of a failed test was left.
         self.kept: Path | None = None
         #: The contexts that remain active until the function-scoped fixtures of the test have ended.
@@ -162,7 +164,7 @@ class TestRun:
 
     def reset(self, mode: str) -> None:
         """Reset it to the beginning, in another mode."""
-        self.mode, self.failure, self.kept = mode, None, None
+        self.mode, self.failure, self.kept, self.reached = mode, None, None, None
         self._block = self._run = self._scope = None
 
     def rerecord(self) -> TestRun:
@@ -507,6 +509,7 @@ class Traces:
         differs_from_a_step = isinstance(failure, DivergenceError) and failure.step is not None
         if failure is not None and (self.update or not differs_from_a_step):
             run.reset("all" if self.update else self.mode)
+            item._report_sections.clear()  # what the replay printed
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
@@ -560,6 +563,9 @@ class Traces:
         undo = _entering(item, run)
         try:
             result = yield
+        except _FailedInTask as carrier:
+            self._close(run, item, carrier.error)
+            raise carrier.error from None
         except BaseException as error:
             self._close(run, item, error)
             raise
@@ -569,7 +575,10 @@ class Traces:
         return result
 
     def _close(self, run: TestRun, item: pytest.Item, error: BaseException | None) -> None:
+        if isinstance(error, _FailedInTask):  # kept by a unittest class
+            error = error.error
         skipped = isinstance(error, pytest.skip.Exception | pytest.xfail.Exception)
+        run.reached = error
         try:
             run.close(error)
         except ReplayError:
@@ -716,6 +725,21 @@ def _kept_by_unittest(item: pytest.Item) -> BaseException | None:
     return kept[0].value if kept else None
 
 
+class _FailedInTask(Exception):
+    """Carries the failure of a replay out of an asynchronous test: what is no ``Exception`` would end the task in which a
+    plugin runs the test, and with it the plugin's event loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error: Final = error
+
+
+def _is_of_replay(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_of_replay, error.exceptions))
+    return isinstance(error, ReplayError)
+
+
 def _entering(item: pytest.Item, run: TestRun) -> Callable[[], None]:
     """Make an asynchronous test run in its run, whichever task a plugin gives it to; return a function that undoes
     that."""
@@ -727,7 +751,12 @@ def _entering(item: pytest.Item, run: TestRun) -> Callable[[], None]:
     async def test(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         with run.inside():
-            return await function(*args, **kwargs)
+            try:
+                return await function(*args, **kwargs)
+            except BaseException as error:
+                if not _is_of_replay(error):
+                    raise
+                raise _FailedInTask(error) from None
 
     instance = getattr(item, "instance", None) if getattr(item, "nofuncargs", False) else None
     if instance is not None:  # of unittest.IsolatedAsyncioTestCase, which looks it up itself

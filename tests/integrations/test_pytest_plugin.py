@@ -419,6 +419,95 @@ def test_a_failure_is_one_short_report(suite: Suite) -> None:
     assert len(suite.effects) == 6
 
 
+ASYNCHRONOUS = """
+import asyncio, os, unittest
+import pytest
+from agent import send
+
+pytestmark = pytest.mark.tracekit(live_env=["PROMPT"])
+
+class Client:
+    async def __aenter__(self):
+        return self
+    async def __aexit__(self, *error):
+        send("closed", "the client")
+
+async def remind(customer):
+    async with Client():
+        return send(customer, os.environ.get("PROMPT", "Hello"))
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.asyncio
+async def test_of_asyncio():
+    await remind("asyncio")
+
+@pytest.mark.anyio
+async def test_of_anyio():
+    await asyncio.gather(remind("gather"), asyncio.sleep(0))
+
+@pytest.mark.anyio
+async def test_of_a_group():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(remind("group"))
+
+class TestClass(unittest.IsolatedAsyncioTestCase):
+    async def test_of_unittest(self):
+        await remind("unittest")
+"""
+
+
+def test_a_failure_in_an_asynchronous_test_is_one_short_report(suite: Suite) -> None:
+    """Whatever runs the test's task: it does not end with the replay's failure, and asyncio prints nothing at its end. The line of the
+    test is the first, also where code on the way, such as the end of an ``async with``, is refused too."""
+    suite.file("test_async.py", ASYNCHRONOUS)
+    passed(suite.run("--record-mode=once"), 4)
+    done = suite.run(PROMPT="Good evening")
+    assert outcomes(done) == {"FAILED": 4}, done.stdout
+    assert "never retrieved" not in done.stdout + done.stderr
+    found = reports(done)
+    for title, line in {
+        "test_of_asyncio": 'in test_of_asyncio: await remind("asyncio")',
+        "test_of_anyio": 'in test_of_anyio: await asyncio.gather(remind("gather"), asyncio.sleep(0))',
+        "TestClass.test_of_unittest": 'in test_of_unittest: await remind("unittest")',
+    }.items():
+        (first,) = (one for one in found[title] if one.startswith("  where "))
+        assert line in first, found[title]
+    for lines in found.values():
+        assert len(lines) <= 40
+        assert lines[0].startswith("the test does something else than its recording"), lines
+        assert any("in remind: return send(customer" in line for line in lines)
+    done = suite.run("--tracekit-update", PROMPT="Good evening")
+    passed(done, 4)
+    assert "never retrieved" not in done.stdout + done.stderr
+
+
+def test_both_sides_of_a_text_are_shown_where_every_line_has_changed(suite: Suite) -> None:
+    """A prompt that was rewritten: the report has lines of the recorded one and of the present one."""
+    suite.file("test_failing.py", FAILING)
+    prompts = ["\n".join(f"{word} {n} of a long prompt" for n in range(60)) for word in ("rule", "line")]
+    passed(suite.run("--record-mode=once", "-k", "changed", PROMPT=prompts[0]), 1)
+    (lines,) = reports(suite.run("-k", "changed", PROMPT=prompts[1])).values()
+    assert len(lines) <= 40
+    for sign, word in zip("-+", ("rule", "line"), strict=True):
+        assert sum(line.startswith(f"    {sign}") and word in line for line in lines) >= 8, lines
+    assert sum("more lines" in line for line in lines) == 2, lines
+
+
+def test_an_update_that_fails_shows_its_own_failure_alone(suite: Suite) -> None:
+    """A recording that fails after the replay did: the report is of the recording."""
+    text = "from agent import remind\nimport os, pytest\n@pytest.mark.tracekit(live_env=['NOW'])\ndef test_it():\n"
+    suite.file("test_it.py", text + "    remind(os.environ.get('NOW', 'then'))\n    assert 'NOW' not in os.environ\n")
+    passed(suite.run("--record-mode=once"), 1)
+    done = suite.run("--tracekit-update", NOW="now")
+    assert outcomes(done) == {"FAILED": 1}
+    assert "the test failed while it was recorded" in done.stdout
+    assert "the replay has failed" not in done.stdout
+    assert "divergence" not in done.stdout
+
+
 def test_a_temporary_directory_that_differs_is_named(suite: Suite) -> None:
     """pytest's ``tmp_path`` is another one in each run: a report in whose difference it stands says so, and how to leave the field out."""
     suite.file(

@@ -104,11 +104,25 @@ def _is_long(recorded: str, actual: str) -> bool:
 
 def _text_diff(recorded: str, actual: str) -> list[str]:
     """Return a unified diff; of long lines, only the part in which they differ."""
-    lines = ["--- recorded", "+++ now", *changed_lines(recorded, actual, 1)]
-    shown = [f"    {_clip(line, _WIDTH)}" for line in lines[:_LINES]]
-    if len(lines) > _LINES:
-        shown.append(f"    … and {len(lines) - _LINES} more lines")
-    return shown
+    lines = ["--- recorded", "+++ now", *_of_both_sides(changed_lines(recorded, actual, 1), _LINES - 2)]
+    return [f"    {_clip(line, _WIDTH)}" for line in lines]
+
+
+def _of_both_sides(diff: list[str], most: int) -> list[str]:
+    """Return the beginning of a diff, in about ``most`` lines; where the recorded lines alone would fill them, a part of
+    these and of the present ones."""
+    if len(diff) <= most:
+        return diff
+    first = next((at for at, line in enumerate(diff) if line.startswith("-")), len(diff))
+    out = _block(diff, first, "-")
+    into = _block(diff, first + len(out), "+")
+    half = max(1, (most - first) // 2)
+    if not into or first + len(out) + 1 < most - half or first >= most:
+        return [*diff[:most], f"… and {len(diff) - most} more lines"]
+    rest = len(diff) - first - half - min(half, len(into))
+    hidden = len(out) - half
+    shown = [*diff[:first], *out[:half], f"… {hidden} more lines", *into[:half]]
+    return [*shown, f"… and {rest - hidden} more lines"] if rest > hidden else shown
 
 
 def changed_lines(recorded: str, actual: str, context: int) -> list[str]:
@@ -866,8 +880,8 @@ class Divergences:
             return self._failed.by(not_captured(self._run_id, kind, name, crossing))
         count = len(self._index.intents.get((number, kind), ()))
         near = self._nearest_text(self._nearest(kind, data, None))
-        where = lane.path or "the run's own line"
-        used = f"{count} in lane {where}, all used{near}"
+        where = f"in lane {lane.path}" if lane.path else "in the main lane of the run"
+        used = f"{count} {where}, all used{near}"
         skipped = self._not_made_here(lane)
         used += self.thread_order if skipped is None else ""
         return self._failed.by(no_more(self._run_id, kind, name, used, skipped))
