@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 import tracekit
-from tracekit.integration import Trace
+from tracekit.integration import Trace, attach
 
 STREAMS: Final = 4
 LINES: Final = 6
@@ -218,16 +218,22 @@ class _Answers(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.usefixtures("instrumented")
+@pytest.mark.parametrize("how", ["instrumented", "attached"])
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
-def test_tasks_run_while_a_client_is_closed(library: Any) -> None:
-    """A client that closes its connections lets other tasks go first; in a replay, which has none, they go first, too."""
+def test_tasks_run_while_a_client_is_closed(library: Any, how: str, request: pytest.FixtureRequest) -> None:
+    """A client that closes its connections lets other tasks go first; in a replay, which has none, they go first, too, also where only
+    this client is captured."""
+    if how == "instrumented":
+        request.getfixturevalue(how)
 
     async def program() -> list[object]:
         seen: list[object] = []
 
         async def one(name: int) -> None:
-            async with library.AsyncClient(verify=False) as client:
+            client = library.AsyncClient(verify=False)
+            if how == "attached":
+                attach(client)
+            async with aclosing(client) if how == "attached" else client:
                 seen.append((await client.get(url)).text)
             seen.append(name)
             await asyncio.sleep(0)

@@ -238,6 +238,33 @@ def test_a_log_record_has_its_recorded_time_in_a_replay(make: Callable[[], loggi
         logger.removeHandler(handler)
 
 
+def test_a_time_that_logging_writes_into_memory_is_the_recorded_one() -> None:
+    """The program may show what it has logged to a model. Without times in it, nothing is recorded of the records."""
+    logger, stream = logging.getLogger("test of clocks"), io.StringIO()
+    handler = logging.StreamHandler(stream)
+
+    def program() -> str:
+        stream.seek(0)
+        stream.truncate()
+        logger.warning("first")
+        tracekit.decision("chosen", input=stream.getvalue(), output=1)
+        return stream.getvalue()
+
+    logger.addHandler(handler)
+    try:
+        for form, times in (("%(asctime)s %(message)s", True), ("%(message)s", False)):
+            handler.setFormatter(logging.Formatter(form))
+            with record("job") as run:
+                recorded = program()
+            assert ("time.time:logging" in Path(run.path).read_text("utf-8")) is times
+            time.sleep(0.002)
+            with replay(run.id) as session:
+                assert program() == recorded
+            assert session.report.exact
+    finally:
+        logger.removeHandler(handler)
+
+
 def test_logging_may_be_imported_in_a_run() -> None:
     """It reads the clock while it is imported, too, before it has any logger."""
     code = "import tracekit\nwith tracekit.record('x'):\n    import logging\n    logging.warning('said')\n"
@@ -248,7 +275,7 @@ def test_logging_may_be_imported_in_a_run() -> None:
 def test_what_logging_only_writes_is_not_in_the_trace(tmp_path: Path) -> None:
     """Its own handlers, with its own formatters, keep no record for anybody; nor do those of a test runner."""
     logger = logging.getLogger("test of clocks")
-    handlers = [logging.StreamHandler(io.StringIO()), logging.FileHandler(tmp_path / "log"), logging.NullHandler()]
+    handlers = [logging.StreamHandler(), logging.FileHandler(tmp_path / "log"), logging.NullHandler()]
     handlers.append(logging.handlers.RotatingFileHandler(tmp_path / "other"))
     deaf = _Kept(logging.ERROR)
     for handler in handlers:

@@ -13,6 +13,7 @@ import time as _time
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
+from io import TextIOWrapper
 from sys import _getframe
 from typing import Any, Final, Literal
 
@@ -76,8 +77,9 @@ def _plain(name: str, real: Callable[[], Any]) -> Hook:
 
 # -- log records -------------------------------------------------------------------------------------------------------
 #
-# What ``logging`` writes to a stream by itself concerns nobody in the run. A record that code of the program or of a
-# package gets is another matter: it sends it, stores it, or decides by its time.
+# What ``logging`` writes by itself to a file or terminal concerns nobody in the run. A record that code of the program or
+# of a package gets is another matter: it sends it, stores it, or decides by its time. So is a time that is written to a
+# stream in memory, which the program reads.
 
 
 def _seen_by_others(frame: Any) -> bool:
@@ -102,8 +104,16 @@ def _seen_by_others(frame: Any) -> bool:
     return any(not _only_writes(logging, other) for other in others)
 
 
+#: The streams of files and terminals, and of a file that is not open yet.
+_FILES: Final = (TextIOWrapper, type(None))
+
+
 def _only_writes(logging: Any, other: Any) -> bool:
     module = type(other).__module__
+    if isinstance(other, logging.StreamHandler) and not isinstance(other.stream, _FILES):
+        uses_time = getattr(other.formatter, "usesTime", None)
+        if uses_time is not None and uses_time():
+            return False
     if module == "logging.handlers":  # the others pass the record on
         return isinstance(other, logging.StreamHandler)
     return other is None or module == "logging" or module.partition(".")[0] in RUNNERS
