@@ -64,6 +64,13 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "swarms": ("swarms",),
     "lightrag": ("lightrag-hku", "openai"),
     "web": ("flask[async]", "rq", "fakeredis", "openai"),
+    "claude-agent": ("claude-agent-sdk",),
+    "tables": ("duckdb", "polars", "pandas", "pyarrow", "faiss-cpu", "openai"),
+    "tools": ("gitpython", "docker", "openai"),
+    "playwright": ("playwright", "openai"),
+    "gradio": ("gradio", "openai"),
+    "wandb": ("wandb", "openai"),
+    "mlflow": ("mlflow", "openai"),
     "jupyter": ("nbclient", "ipykernel", "openai"),
     "telemetry": ("openai", "langsmith", "langfuse", "opentelemetry-sdk", "opentelemetry-exporter-otlp", "sentry-sdk"),
 }  # fmt: skip
@@ -155,6 +162,13 @@ def entities(body: dict[str, Any]) -> str | None:
             f"relation<|#|>diver<|#|>fjord<|#|>likes<|#|>{words()}\n<|COMPLETE|>"
         )
     return None
+
+
+def own_tool(body: dict[str, Any]) -> dict[str, Any] | None:
+    """For the Claude Agent SDK: a call of the program's own tool, then text."""
+    found = [tool["name"] for tool in body.get("tools", ()) if tool["name"].endswith("depth")]
+    asked = "tool_result" not in str(body["messages"][-1]["content"])
+    return {found[0]: {"place": words()}} if found and asked else None
 
 
 ROWS: tuple[Row, ...] = (
@@ -330,6 +344,12 @@ ROWS: tuple[Row, ...] = (
     Row("chroma_rag", "a collection on disk, asked", "memories", ("chromadb", "openai")),
     Row("lancedb_rag", "a table on disk, asked, plain and asynchronously", "lancedb", ("lancedb", "openai")),
     Row(
+        "duckdb_polars",
+        "tables of native libraries, one of them changed on disk",
+        "tables",
+        ("duckdb", "polars", "faiss-cpu", "openai"),
+    ),
+    Row(
         "guardrails_guard",
         "a guard that asks again, and a stream",
         "guardrails",
@@ -374,6 +394,32 @@ ROWS: tuple[Row, ...] = (
             "aider_edit.txt",
         ),
         says=edit,
+    ),
+    Row(
+        "claude_agent",
+        "the Claude Agent SDK with its command line, a tool of the program's own",
+        "claude-agent",
+        ("claude-agent-sdk",),
+        says=own_tool,
+    ),
+    Row(
+        "gitpython_repo",
+        "a repository: commits, and blobs from `git cat-file` that stays",
+        "tools",
+        ("gitpython", "openai"),
+    ),
+    Row(
+        "docker_containers",
+        "a container by its daemon's Unix socket, its log streamed",
+        "tools",
+        ("docker", "openai"),
+        server="docker_server.py",
+    ),
+    Row(
+        "playwright_requests",
+        "requests by the driver, a process: plain (greenlets) and asynchronous",
+        "playwright",
+        ("playwright", "openai"),
     ),
     Row(
         "shell_gpt",
@@ -442,6 +488,7 @@ ROWS: tuple[Row, ...] = (
         variables={"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120"},
     ),
     Row("streamlit_chat", "a chat page, driven by `AppTest`", "streamlit", ("streamlit", "openai")),
+    Row("gradio_app", "an application served in the process, and its client", "gradio", ("gradio", "openai")),
     Row("apscheduler_jobs", "jobs of a loop and of threads", "everyday", ("apscheduler", "httpx")),
     Row(
         "tenacity_fanout",
@@ -490,6 +537,21 @@ ROWS: tuple[Row, ...] = (
             "LANGFUSE_PUBLIC_KEY": "pk-stub",
             "LANGFUSE_SECRET_KEY": "sk-stub",
         },
+    ),
+    Row(
+        "langfuse_prompts",
+        "prompts kept by Langfuse, asked for again when they are old",
+        "telemetry",
+        ("langfuse", "openai"),
+        server="langfuse_server.py",
+    ),
+    Row("mlflow_traced", "MLflow with a local store, calls traced", "mlflow", ("mlflow", "openai")),
+    Row(
+        "wandb_offline",
+        "Weights & Biases offline: its service is a process behind a socket",
+        "wandb",
+        ("wandb", "openai"),
+        variables={"WANDB_SILENT": "true"},
     ),
     Row(
         "otlp_spans",
