@@ -88,6 +88,26 @@ PROGRAMS = {
             look(turns)
         print("stopped after", turns)
         """,
+    "one wait after another": """
+        import ctypes
+        class Stop(Exception):
+            pass
+        def stop(number, frame):
+            raise Stop
+        def send():
+            ctypes.CDLL(None).usleep(50_000)
+            os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, stop)
+        for turn in range(3):
+            thread = threading.Thread(target=send)
+            try:
+                thread.start()
+                threading.Event().wait()
+            except Stop:
+                out.append(turn)
+            thread.join()  # in a replay, the thread sleeps as long as ever
+        print(look(1) < 2, out)
+        """,
     "a flag in a call": """
         signal.signal(signal.SIGALRM, lambda number, frame: out.append(number))
         signal.setitimer(signal.ITIMER_REAL, 0.15)

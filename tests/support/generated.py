@@ -274,6 +274,8 @@ class World:
         #: What threads share under a lock, by how that is taken.
         self.shared: dict[str, list[int]] = {"lock": [], "semaphore": [], "condition": []}
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
+        #: One with fewer workers than there may be calls, each of which takes a while to begin.
+        self.small = concurrent.futures.ThreadPoolExecutor(2, initializer=pace.native, initargs=(1,))
         #: The calls that tasks have submitted to it, and those in threads that need the loop.
         self.submitted: list[concurrent.futures.Future[Any]] = []
         self.needing: list[asyncio.Future[Any]] = []
@@ -801,6 +803,12 @@ def th_shared(world: World, what: int, ms: int) -> Any:
         return [there, *shared]
     finally:
         lock.release()
+
+
+@in_thread(3, ms(*_WAIT))
+def th_small_pool(world: World, ms: int) -> Any:
+    """A call in a pool in which threads are in one another's way."""
+    return world.small.submit(call, ms).result()
 
 
 @in_thread(2, blocks(2, 3))

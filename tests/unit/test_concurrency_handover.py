@@ -666,3 +666,31 @@ def test_queues_of_the_programs_own(tmp_path: Path, kind: type[queue.Queue[int]]
     before = {name: vars(kind).get(name) for name in ("_get", "_put")}
     times(3, tmp_path, program)
     assert {name: vars(kind).get(name) for name in before} == before
+
+
+def test_a_call_that_a_thread_gives_up_before_its_loop_takes_it(tmp_path: Path) -> None:
+    """The task begins and is cancelled, as it was, although in the replay the thread goes on to its next call only later."""
+
+    @traced_tool(side_effect="read_only")
+    async def fetch(what: str) -> str:
+        await asyncio.sleep(0)
+        return what
+
+    async def main(busy: int, pause: int) -> list[str]:
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[str]:
+            first = asyncio.run_coroutine_threadsafe(fetch("first"), loop).result()
+            loop.call_soon_threadsafe(usleep, busy)
+            usleep(20_000)
+            assert asyncio.run_coroutine_threadsafe(fetch("given up"), loop).cancel()
+            usleep(pause)
+            return [first, asyncio.run_coroutine_threadsafe(fetch("last"), loop).result()]
+
+        return await asyncio.to_thread(work)
+
+    with record("handover", store=tmp_path) as run:
+        seen = asyncio.run(main(200_000, 0))
+    with replay(run) as session:
+        assert asyncio.run(main(0, 100_000)) == seen
+    assert session.report.exact

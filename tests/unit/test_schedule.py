@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import signal
+import sys
 import threading
 import time
+from _thread import RLock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracekit import _reality, record, replay, traced_tool
+from tracekit import InexactReplayError, _reality, record, replay, traced_tool
 from tracekit._runtime import signal_calls
 from tracekit._runtime.schedule import Schedule
+
+usleep = ctypes.CDLL(None).usleep
 
 
 class Failed(BaseException):
@@ -544,4 +549,118 @@ def test_nothing_overtakes_a_signal_that_is_being_sent(tmp_path: Path, monkeypat
     monkeypatch.setattr(signal_calls, "_kill", late)
     with replay(run) as session:
         assert program() == seen
+    assert session.report.exact, session.report.as_dict()
+
+
+def stopped_by_a_thread(after: Callable[[], object] = lambda: None) -> list[str]:
+    """A program whose main thread waits until a handler has been called for a signal that another thread sends."""
+
+    @traced_tool(side_effect="read_only")
+    def look(text: str) -> str:
+        return text
+
+    seen, stop = [look("begins")], threading.Event()
+
+    def handler(number: int, frame: object) -> None:
+        seen.append("called")
+        stop.set()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        sender = threading.Thread(target=lambda: (usleep(50_000), os.kill(os.getpid(), signal.SIGUSR1)))
+        sender.start()
+        stop.wait()
+        after()
+        sender.join()
+        return [*seen, look("ends")]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_that_was_to_be_sent_again_does_not_outlive_its_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came while the main thread was busy with the schedule, and before it was sent once more, its handler had been called."""
+    again: list[Callable[[], object]] = []
+
+    def is_owned(lock: Any) -> bool:
+        asked = sys._getframe(1).f_code.co_name == "comes_again"
+        return (asked and not again) or RLock._is_owned(lock)  # type: ignore[attr-defined]
+
+    with record("stopped", store=tmp_path) as run:
+        recorded = stopped_by_a_thread()
+    with monkeypatch.context() as patched:
+        patched.setattr(_reality.OwnLock, "_is_owned", is_owned)
+        patched.setattr(signal_calls, "start_new_thread", lambda call, args: again.append(lambda: call(*args)))
+        with replay(run) as session:
+            assert stopped_by_a_thread() == recorded
+    assert session.report.exact, session.report.as_dict()
+    late: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: late.append(number))
+    try:
+        assert len(again) == 1
+        again[0]()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ())  # calls the handlers of what has come
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert late == []
+
+
+def test_a_signal_from_outside_is_not_taken_for_one_that_was_sent_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a signal was lost and sent again, the next one from outside is reported as ever."""
+    lost: list[int] = []
+
+    def kill(thread: int, number: int) -> None:
+        if lost:
+            genuine(thread, number)
+        lost.append(number)
+
+    genuine = signal_calls._kill
+    with record("stopped", store=tmp_path) as run:
+        recorded = stopped_by_a_thread()
+    monkeypatch.setattr(signal_calls, "_kill", kill)
+    with pytest.raises(InexactReplayError, match="came from outside"), replay(run):
+        stopped_by_a_thread(after=lambda: ctypes.CDLL(None)["raise"](signal.SIGUSR1))
+    assert len(lost) > 1
+    assert recorded[1:-1] == ["called"]
+
+
+def test_a_signal_that_interrupted_a_wait_comes_before_the_next_step(tmp_path: Path) -> None:
+    """The wait, for what a thread does below Python, may be over before anybody sees that the main thread waits."""
+
+    @traced_tool(side_effect="read_only")
+    def look(text: str) -> str:
+        return text
+
+    class Stop(Exception):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    def program(pause: int) -> list[str]:
+        seen = [look("begins")]
+        before = signal.signal(signal.SIGUSR1, stop)
+        try:
+            sender = threading.Thread(
+                target=lambda: (usleep(pause), os.kill(os.getpid(), signal.SIGUSR1), usleep(pause))
+            )
+            sender.start()
+            try:
+                sender.join()
+                seen.append(look("never made"))
+            except Stop:
+                seen.append("stopped")
+            sender.join()
+            return [*seen, look("ends")]
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    with record("stopped", store=tmp_path) as run:
+        recorded = program(50_000)
+    assert recorded[1] == "stopped"
+    with replay(run) as session:
+        assert program(0) == recorded
     assert session.report.exact, session.report.as_dict()

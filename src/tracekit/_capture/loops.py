@@ -184,7 +184,7 @@ def _create_task(original: Any) -> Any:
             task = _made(original, self, lane, coro, options)
         finally:
             current.reset(token)
-        lane.owner = id(task)
+        lane.owner, lane.in_loop = id(task), True
         numbered(task)
         _created(scope, task)
         if hasattr(task, "add_done_callback"):
@@ -204,7 +204,7 @@ def _created(scope: Scope, task: Any) -> None:
 
 
 def _ended(lane: Lane, before: int) -> None:
-    lane.owner = before
+    lane.owner, lane.in_loop = before, False
 
 
 class _AtEnd:
@@ -275,12 +275,13 @@ def _in_given_context(make: Callable[[], Any], scope: Scope, lane: Lane, context
         raise
     numbered(task)
     me = lane.owner = id(task)
+    lane.in_loop = True
     lane.owned[me] = lane
     lent.tasks.append(task)
     _created(scope, task)
 
     def ended(_: object) -> None:
-        lane.owner = owner
+        _ended(lane, owner)
         if lane.owned.get(me) is lane:
             del lane.owned[me]
         lent.end(task)

@@ -24,7 +24,17 @@ from .._reality import monotonic
 from .._runtime.lane import ROOT, started
 from .._runtime.process import process
 from .._runtime.session import Scope, current, entered
-from .._runtime.signals import LOOP_SIGNAL, SIGNAL, at_next, interrupted, is_at_work, line_of, name_of, place_of
+from .._runtime.signals import (
+    LOOP_SIGNAL,
+    SIGNAL,
+    at_next,
+    interrupted,
+    is_at_work,
+    line_of,
+    line_of_user,
+    name_of,
+    place_of,
+)
 from .._sources import is_tracekit
 from ..errors import ReplayError
 from .in_place import CodeExchange, FunctionExchange, Unsupported, genuine
@@ -146,7 +156,8 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
     if number in _sending:
         return _recorded(scope, number, "sent", None, lambda: handler(number, _of_program(frame)))
     at = "between" if at_work else place_of(frame, scope)
-    return _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))
+    line = line_of_user(frame) if at == "wait" else line_of(frame)
+    return _recorded(scope, number, at, line, lambda: handler(number, frame))
 
 
 def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) -> None:

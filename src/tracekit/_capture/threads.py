@@ -82,7 +82,7 @@ def name_of(started_: Any) -> str:
 class Entered:
     """A callable that runs in ``scope``'s lane, in whatever context it is called."""
 
-    __slots__ = ("_call", "_gate", "_scope", "begun", "beside", "by_user", "turn")
+    __slots__ = ("_call", "_gate", "_scope", "begun", "beside", "by_user", "queue", "turn")
 
     def __init__(self, call: Callable[..., Any], scope: Scope) -> None:
         self._call: Final = call
@@ -94,6 +94,8 @@ class Entered:
         #: Whether it is a thread that a library keeps for itself.
         self.beside = False
         self.begun = False
+        #: In a replay, the calls of its pool.
+        self.queue: _PoolQueue | None = None
         self._gate = gate()
 
     @property
@@ -124,6 +126,7 @@ class Entered:
         self.turn.on_fire(self.let_go, anywhere=True)
         self.turn.hold(self.let_go)
         self._gate.acquire()
+        self.turn.unhold(self.let_go)
         self.turn.cancel()
 
     def let_go(self) -> None:
@@ -334,22 +337,40 @@ def submitted(future: Any, call: Entered) -> None:
 
 def _run(original: Any) -> Any:
     def run(self: Any, *worker: Any) -> Any:  # from Python 3.14 on: the worker's context
-        fn, args = self.task[:2] if worker else (self.fn, self.args)
-        call = entered(fn, args)
-        if call is not None and call.turn is not None and not call.turn.live:
+        while (call := _call_of(self)) is not None and call.turn is not None and not call.turn.live:
             call.taken_up()
-            if call.turn.comes:
-                call.turn.taken_up()
-                try:
-                    call.turn.wait()
-                except BaseException:  # the replay has failed: the first step of the call says so
-                    pass
-            else:
-                call.hold()
+            if _until_begun(call, self):
+                break
         return original(self, *worker)
 
     run.__qualname__ = "_WorkItem.run"
     return run
+
+
+def _call_of(item: Any) -> Entered | None:
+    """Return the program's callable in a work item of a pool."""
+    found: Entered | None = entered(*(item.task if hasattr(item, "task") else (item.fn, item.args))[:2])
+    return found
+
+
+def _until_begun(call: Entered, item: Any) -> bool:
+    """Hold a worker that has taken up ``call`` until that begins; return whether it does, and not another one in its place."""
+    queue = call.queue
+    if queue is not None:
+        queue.holds(item)
+    try:
+        if call.turn.comes:
+            call.turn.taken_up()
+            try:
+                call.turn.wait()
+            except BaseException:  # the replay has failed: the first step of the call says so
+                pass
+            return True  # another one takes its turn, too, when it takes its place
+        call.hold()
+        return _call_of(item) is call
+    finally:
+        if queue is not None:
+            queue.lets_go(item)
 
 
 def entered(call: Any, args: tuple[Any, ...]) -> Any:
@@ -976,8 +997,11 @@ def _submit(original: Any) -> Any:
         call.by_user = started_by_user(_getframe(1), call)
         if call.by_user:
             call.turn = begin(scope.in_lane(call.lane))
-        if call.turn is not None and call.turn.comes and not call.turn.live:
-            _may_grow(self, call.turn, scope.session.threads)  # before a worker can take it up
+        threads = scope.session.threads
+        if call.turn is not None and threads is not None and not call.turn.live:
+            call.queue = scope.session.state.extras.of(_PoolQueues).of(self, threads)  # before a worker can take it up
+            if call.turn.comes:
+                call.turn.queued(partial(call.queue.take_up, call))
         future = original(self, fn, *args, **kwargs)
         submitted(future, call)
         return future
@@ -987,8 +1011,87 @@ def _submit(original: Any) -> Any:
 
 
 # In a replay a worker may take up a call that begins later than one that is still in the queue: several threads submit
-# calls, in another order than in the recording, or a worker was slow to begin. If all workers wait like that, the pool
-# gets one more.
+# calls, in another order than in the recording, or a worker was slow to begin. If all workers wait like that, one of them
+# takes up the other call, and its own goes into the queue instead.
+
+
+class _PoolQueue:
+    """The calls of a pool in a replay: in which of its work items workers wait for the turn of a call."""
+
+    def __init__(self, pool: Any, threads: Any) -> None:
+        self._pool: Final = ref(pool)
+        self._threads: Final = threads
+        self._held: Final[list[Any]] = []
+
+    def holds(self, item: Any) -> None:
+        self._held.append(item)
+
+    def lets_go(self, item: Any) -> None:
+        self._held.remove(item)
+
+    def take_up(self, call: Entered) -> bool:
+        """Have a worker take up ``call``, which is in the queue, and begins next, when nothing can move; return whether one
+        does."""
+        pool = self._pool()
+        if pool is None:
+            return False
+        queued = self._queued(pool, call)
+        if queued is None:
+            return False
+        for held in self._held:
+            waiting = _call_of(held)
+            if waiting is not None and self._exchange(queued, held, call, waiting):
+                return True
+        if _has_initializer(pool) or len(pool._threads) >= pool._max_workers:
+            return False
+        with self._threads.lock:
+            self._threads.waking(None)
+        start_new_thread(_grow, (pool, self._threads))
+        return True
+
+    def _queued(self, pool: Any, call: Entered) -> Any:
+        """Return the work item of ``call``, if it is in the queue, which nobody uses now."""
+        items = []
+        with suppress(_empty()):
+            while True:
+                items.append(pool._work_queue.get_nowait())
+        for item in items:
+            pool._work_queue.put(item)
+        return next((item for item in items if item is not None and _call_of(item) is call), None)
+
+    def _exchange(self, queued: Any, held: Any, call: Entered, waiting: Entered) -> bool:
+        """Have the worker that waits with ``waiting`` begin ``call`` instead."""
+        if waiting.turn.comes and not waiting.turn.takes_turn_of(call.turn):
+            return False
+        found = {**vars(queued)}
+        vars(queued).update(vars(held))
+        vars(held).update(found)
+        if waiting.turn.comes:
+            waiting.turn.queued(partial(self.take_up, waiting))
+        else:
+            waiting.let_go()
+        return True
+
+
+class _PoolQueues:
+    """Those of a replay's pools."""
+
+    def __init__(self) -> None:
+        self._found: Final[WeakKeyDictionary[Any, _PoolQueue]] = WeakKeyDictionary()
+
+    def of(self, pool: Any, threads: Any) -> _PoolQueue:
+        found = self._found.get(pool)
+        if found is None:
+            if type(pool._threads) is set:
+                pool._threads = _Workers(pool._threads)
+            found = self._found[pool] = _PoolQueue(pool, threads)
+        return found
+
+
+def _empty() -> type[Exception]:
+    from queue import Empty
+
+    return Empty
 
 
 def _has_initializer(pool: Any) -> bool:
@@ -999,31 +1102,12 @@ def _has_initializer(pool: Any) -> bool:
     return getattr(context(), "initializer", None) is not None
 
 
-def _may_grow(pool: Any, turn: Any, threads: Any) -> None:
-    if threads is None or _has_initializer(pool):
-        return
-    if type(pool._threads) is set:
-        pool._threads = _Workers(pool._threads)
-    known = ref(pool)
-
-    def take_up() -> bool:
-        found = known()
-        if found is None or found._work_queue.empty():  # another worker would find nothing to take up
-            return False
-        with threads.lock:
-            threads.waking(None)
-        start_new_thread(_grow, (found, threads))
-        return True
-
-    turn.queued(take_up)
-
-
 def _grow(pool: Any, threads: Any) -> None:
+    """Start another worker, as many as the pool may have: each worker that was once idle is counted as idle."""
     try:
         with pool._shutdown_lock:
             before = len(pool._threads)
-            pool._max_workers = max(pool._max_workers, before + 1)
-            while len(pool._threads) == before:  # each worker that was once idle is counted as idle
+            while len(pool._threads) == before < pool._max_workers:
                 pool._adjust_thread_count()
     finally:
         with threads.lock:

@@ -55,6 +55,7 @@ class Lane:
         "callbacks",
         "captured",
         "id",
+        "in_loop",
         "inside",
         "last",
         "let_go",
@@ -112,6 +113,8 @@ class Lane:
         self.begun_at: Final = 0 if parent is None else max(0, parent.since)
         #: Whether it is that of a task, which has one callback more than a coroutine that a loop is run for.
         self.task = False
+        #: Whether a task runs it now: its own, or one with a coroutine that it runs a loop for.
+        self.in_loop = False
         #: In how many live calls, or waits for recorded ones, its task is suspended.
         self.inside = 0
         #: The event loop that runs them, and the list to append this lane to when one runs; ``None`` if it is in the list.

@@ -307,7 +307,7 @@ class Progress:
         lanes: dict[str, int] = {}
         ended: dict[str, int] = {}
         for one in known.moved:
-            over = one.owner == NOBODY and one is not lane
+            over = one.task and one.owner == NOBODY and one is not lane
             (ended if over else lanes)[str(number(one))] = max(0, one.since)
         if hop:
             lanes.setdefault(str(number(lane)), lane.since)
@@ -456,6 +456,8 @@ class Progress:
         self._at[number] = i
         if i == len(until):
             lane.limit = self._tail
+        elif self._is_in_another_thread(lane):
+            lane.limit = counts[i]  # whatever the thread does next, it does not depend on callbacks after the event
         elif (
             places.is_own(number, until[i]) and not (places.is_hop(until[i]) or deliverer.is_coming(until[i]))
         ) or self._owes(number, until[i]):
@@ -464,6 +466,12 @@ class Progress:
             lane.limit = counts[i]
         for queue in self._queues.values():
             queue.look_again = True
+
+    def _is_in_another_thread(self, lane: Lane) -> bool:
+        """Return whether ``lane`` is that of a thread which hands calls to the loop: it goes on by itself, not by the callbacks
+        of its lane that the loop runs, such as those of futures that it has got for these calls."""
+        queue = self._queues.get(lane.loop)  # type: ignore[call-overload]
+        return queue is not None and lane.open and not lane.in_loop and lane.owner != queue.thread
 
     def _owes(self, number: int, seq: int) -> bool:
         """Return whether a lane has yet to make a step that was recorded before event ``seq``; until then it is not

@@ -353,6 +353,14 @@ class ReplayedTimer(Timer):
         """Note that a worker has taken up the call."""
         self._session.schedule.queued_calls.pop(self._seq or 0, None)
 
+    def takes_turn_of(self, other: ReplayedTimer) -> bool:
+        """Have the thread that waits for this event wait for ``other`` in its place, as it does what leads to that. Return
+        whether one waits. Called by the observer, with the schedule's lock."""
+        if self._seq is None or other._seq is None or not self._session.schedule.exchange(self._seq, other._seq):
+            return False
+        other.taken_up()
+        return True
+
     def comes_yet(self) -> bool:
         """Return whether it may still fire: only past the end of the log of a resumed run."""
         return False
@@ -402,6 +410,10 @@ class ReplayedTimer(Timer):
     def hold(self, let_go: Callable[[], object]) -> None:
         """Have ``let_go`` called when nothing else can go on: what was never recorded happens nevertheless."""
         self._session.schedule.hold(let_go)
+
+    def unhold(self, let_go: Callable[[], object]) -> None:
+        """What was held has gone on."""
+        self._session.schedule.unhold(let_go)
 
     def await_lock(self) -> None:
         """Wait, before taking a lock, until the thread has taken it that had it before in the recording, or nothing else
@@ -1029,11 +1041,11 @@ class Replay:
                 self.threads.acts(scope.lane)
             seq = self._next(state, spec.family)
             same = seq is not None and tail is not None and self.comparison.ends_so(seq, tail)
+        if self.schedule.signals is not None and seq is not None:
+            self.schedule.signals.begins(seq)  # a handler may raise, so that this is another step
         if not same:
             seq = self._compared(scope, request, *self.comparison.input(request))
         assert seq is not None
-        if self.schedule.signals is not None:
-            self.schedule.signals.comes_to(seq)
         with self._lock:
             self._consume(state, spec.family, seq)
             if not spec.structural:

@@ -77,10 +77,11 @@ class Ticket:
         "patient",
         "seq",
         "thread",
+        "where",
     )
 
     def __init__(self, seq: int | None, thread: int) -> None:
-        self.seq: Final = seq
+        self.seq = seq
         #: The thread that asked.
         self.thread: Final = thread
         self.member: MonitoredThread | None = None
@@ -91,14 +92,21 @@ class Ticket:
         self.gate: Any = None
         self.future: Future[None] | None = None
         self.act: Callable[[], object] | None = None
-        #: Whether to wait until the thread is asleep, or held, however long it computes.
+        #: Whether to wait until the thread is asleep, or held, however long it computes; and, if this is given, until it
+        #: is so where this returns true, or nothing else can go on.
         self.at_rest = False
+        self.where: Callable[[], bool] | None = None
         #: Whether it only waits until the event is next, which is handed out to another request.
         self.looks = False
         #: Whether it is let go on when nothing else can, although it was never recorded.
         self.patient = False
         #: Whether ``act`` leads to the event, which has come only once somebody says so (``Schedule.take``).
         self.by_itself = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its thread, which is at rest, is where it has to be."""
+        return self.where is None or self.where()
 
     def call(self) -> None:
         """Call ``act``, and drop the reference to it, so that a ticket does not keep the program's objects alive."""
@@ -354,17 +362,18 @@ class Schedule:
         anywhere: bool = False,
         lane: Lane | None = None,
         at_rest: bool = False,
+        where: Callable[[], bool] | None = None,
         patient: bool = False,
         by_itself: bool = False,
     ) -> Ticket:
         """Call ``act`` when ``seq`` is next: in the running loop; without one, or with ``anywhere``, from any thread.
 
-        ``lane`` is the lane whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held.
-        ``patient``: without an event, when nothing else can go on. ``by_itself``: the event comes later than ``act``, with
-        ``take``.
+        ``lane`` is the lane whose event it is in a loop. ``at_rest``: not before the calling thread is asleep, or held;
+        ``where`` says if it is so in the right place. ``patient``: without an event, when nothing else can go on.
+        ``by_itself``: the event comes later than ``act``, with ``take``.
         """
         ticket = Ticket(seq, get_ident())
-        ticket.at_rest, ticket.patient, ticket.by_itself = at_rest, patient, by_itself
+        ticket.at_rest, ticket.where, ticket.patient, ticket.by_itself = at_rest, where, patient, by_itself
         ticket.loop, ticket.act, ticket.lane = None if anywhere else running_loop(), act, lane
         if self._failed or self._closed or (ticket.seq is None and self._released):
             self._let_go(ticket)
@@ -522,7 +531,7 @@ class Schedule:
     def _due_now(self) -> Ticket | None:
         """Take out the next recorded event if it is asked for and all other threads are known to be asleep."""
         first = self._first()
-        if first is None or self._asked[first].loop is not None:
+        if first is None or self._asked[first].loop is not None or not self._asked[first].is_there:
             return None
         return self._take() if self._in_order() and not self._owing(first) and self.threads.asleep(None) else None
 
@@ -925,8 +934,10 @@ class Schedule:
         if due and not quiet:
             return None
         if due and ticket.loop is None:
-            return first if not ticket.at_rest or self.threads.is_at_rest(ticket.thread) else None
-        if due:
+            rests = not ticket.at_rest or self.threads.is_at_rest(ticket.thread)
+            if not rests or ticket.is_there:
+                return first if rests else None
+        elif due:
             self._granted = first
             self._notify_loop()  # which knows when the program has reached its place
         elif asleep and (early := self._early()) is not None:
@@ -935,7 +946,7 @@ class Schedule:
             return None
         if self._let_held_go(past_places=not self._is_locked_out()):
             return None
-        if due:  # its loop has not taken it: it waits for a thread, in a call that does not await
+        if due and ticket.loop is not None:  # it has not taken it: it waits for a thread, in a call that does not await
             return min((seq for seq, other in self._asked.items() if other.loop is None), default=_NONE)
         if not inside:
             return first
@@ -1074,6 +1085,16 @@ class Schedule:
             for queue in self.progress.queues:
                 if queue.resting:
                     queue.kick_from_anywhere()
+
+    def exchange(self, seq: int, other: int) -> bool:
+        """Have the thread that is held until event ``seq`` be held until ``other``; return whether one is. With the lock held."""
+        ticket = self._asked.get(seq)
+        if ticket is None or ticket.gate is None or other in self._asked:
+            return False
+        del self._asked[seq]
+        ticket.seq = other
+        self._enter(ticket)
+        return True
 
     def _withdraw(self, ticket: Ticket, *, delivered: bool) -> None:
         with self._lock:

@@ -9,11 +9,12 @@ import threading
 from _thread import get_ident, start_new_thread
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._reality import pthread_kill
-from .signals import FrameWatch, line_of, name_of, number_of
+from .signals import FrameWatch, line_of, line_of_user, name_of, number_of
 
 if TYPE_CHECKING:
     from .._journal.reader import Trace
@@ -44,6 +45,11 @@ class _Call:
         #: Whether the schedule held the main thread when the handler was called.
         self.held = False
 
+    @property
+    def by_loop(self) -> bool:
+        """Whether an event loop called it, which the interpreter tells of a signal through a pipe."""
+        return self.at == "loop" and self.line is None
+
     def is_at(self, frame: FrameType) -> bool:
         return line_of(frame) == self.line
 
@@ -68,12 +74,15 @@ class SignalCalls:
         self._main = 0
         self._ticket: Any = None
         self._watch: FrameWatch | None = None
-        #: The call whose signal has been sent, and whether others wait for it.
+        #: The call whose signal has been sent, and whether others wait for it; and the same call if another thread than the
+        #: main one has sent it, so that it may have to be sent again.
         self._sent: _Call | None = None
         self._waited_for = False
-        #: The last seen state of the main thread, and how many surplus signals were sent.
+        self._unheard: _Call | None = None
+        #: The last seen state of the main thread.
         self._seen: object = None
-        self._too_many = 0
+        #: The signal that comes now only if it was sent more than once, or 0.
+        self._surplus = 0
 
     def begin(self) -> None:
         """Begin the replay, in this thread."""
@@ -100,17 +109,30 @@ class SignalCalls:
             self.passed()
         elif call.at != "sent":
             # If a loop calls the handler, it has come only then: what the loop holds for it stays where it is until then.
+            where = partial(self._waits_at, call.line) if call.at == "wait" else None
             self._ticket = self._schedule.callback(
-                call.seq, lambda: self._due(call), anywhere=True, at_rest=True, by_itself=call.at == "loop"
+                call.seq, lambda: self._due(call), anywhere=True, at_rest=True, where=where, by_itself=call.at == "loop"
             )
+
+    def _waits_at(self, line: str | None) -> bool:
+        """Return whether the main thread waits at this line of the program: it may wait for several things in turn, each of
+        which ends by itself."""
+        return line_of_user(sys._current_frames().get(self._main)) == line
 
     def _due(self, call: _Call) -> None:
         """``call`` is next: called in whatever thread, while the main thread waits."""
         self._ticket = None
-        if self._schedule.has_failed or self._schedule.is_closed or not self._left or self._left[0] is not call:
-            return
-        self._left.popleft()
-        self._send(call, woken=True)
+        if not (self._schedule.has_failed or self._schedule.is_closed) and self._claims(call):
+            self._send(call, woken=True)
+
+    def _claims(self, call: _Call) -> bool:
+        """Return whether the handler of ``call`` has yet to be called; the caller does that. Two threads may notice at once
+        that it is time."""
+        with self._schedule.threads.lock:
+            found = bool(self._left) and self._left[0] is call
+            if found:
+                self._left.popleft()
+        return found
 
     def passed(self) -> None:
         """Something recorded has happened in this thread: a handler that was called in the code that follows may be
@@ -137,6 +159,19 @@ class SignalCalls:
             )
         self._take(call)
 
+    def begins(self, seq: int) -> None:
+        """The program begins the step that was recorded at ``seq`` in this thread. A call that interrupted a wait before it
+        comes now at the latest: the wait ended by itself, without an event."""
+        self.comes_to(seq)
+        if get_ident() == self._main and self._left and self._sent is None:
+            call = self._left[0]
+            if call.at == "wait" and call.seq < seq:
+                self._remark_late(call)
+                self._drop_ticket()
+                self._schedule.wait(call.seq)
+                if self._claims(call):
+                    self._send(call)
+
     def comes_to(self, seq: int | None) -> None:
         """The program reaches what was recorded at ``seq`` in this thread (``None``: something that never comes);
         earlier calls are late."""
@@ -150,24 +185,30 @@ class SignalCalls:
                 or (seq is None and self._watch is None)
             ):
                 break
-            self._report.remark(
-                "signal",
-                f"the handler of {call.name} (entry {call.seq}) was called later than in the recording: not at {call.line}",
-                step=call.seq,
-            )
+            self._remark_late(call)
             self._take(call)
+
+    def _remark_late(self, call: _Call) -> None:
+        self._report.remark(
+            "signal",
+            f"the handler of {call.name} (entry {call.seq}) was called later than in the recording: not at {call.line}",
+            step=call.seq,
+        )
 
     def _take(self, call: _Call) -> None:
         """Call the handler here and now."""
         if self._watch is not None:
             self._watch.end()
             self._watch = None
+        self._drop_ticket()
+        if self._claims(call):
+            self._schedule.take(call.seq)
+            self._send(call)
+
+    def _drop_ticket(self) -> None:
         if self._ticket is not None:
             self._schedule.cancel(self._ticket)
             self._ticket = None
-        self._left.popleft()
-        self._schedule.take(call.seq)
-        self._send(call)
 
     def sent(self, number: int) -> bool:
         """The program sends itself the signal. Return whether to suppress it, because its result is in the recording."""
@@ -177,8 +218,8 @@ class SignalCalls:
             call = self._left[0]
             if call.at == "sent" and call.number == number:
                 self._schedule.wait(call.seq)
-                self._left.popleft()
-                self._send(call)
+                if self._claims(call):
+                    self._send(call)
         return True
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -203,6 +244,8 @@ class SignalCalls:
                 threads.woken()
         try:
             _kill(self._main, call.number)
+            if not here:
+                self._unheard = call
         finally:
             if here and woken:
                 with threads.lock:
@@ -229,9 +272,22 @@ class SignalCalls:
             main = threads.join()
             call.held = main.held
             main.moved()
-        self._schedule.take(call.seq)
-        self._next()
+        try:
+            self._take_surplus(number)
+        finally:
+            self._schedule.take(call.seq)
+            self._next()
         return call
+
+    def _take_surplus(self, number: int) -> None:
+        """A signal may have been sent more than once. Nobody sends it any more (see ``look``), so that what has been sent comes
+        here, and not when the program, or whatever follows the replay, goes on."""
+        self._surplus = number
+        try:
+            if hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a system call, after which pending handlers are called
+        finally:
+            self._surplus = 0
 
     def returned(self, call: _Call) -> None:
         """The handler has returned, or raised; the interrupted code continues."""
@@ -247,16 +303,21 @@ class SignalCalls:
         call = self._sent
         if call is None or get_ident() == self._main:
             return False
-        before, self._seen = self._seen, self._schedule.threads.seen_of(self._main)
-        if self._seen is not None and self._seen == before and self._sent is call:
-            self._too_many += 1
-            _kill(self._main, call.number)
+        threads = self._schedule.threads
+        before, self._seen = self._seen, threads.seen_of(self._main)
+        if self._seen is not None and self._seen == before and self._unheard is call and not call.by_loop:
+            self._send_again(call.number, call)
         return True
+
+    def _send_again(self, number: int, call: _Call | None) -> None:
+        """Send a signal again; that of ``call`` only if its handler has yet to be called, so that none is left when it is."""
+        with self._schedule.threads.lock:
+            if call is None or self._sent is call:
+                _kill(self._main, number)
 
     def came(self, number: int) -> bool:
         """The signal came from outside the program. Return whether to call its handler."""
-        if self._too_many:
-            self._too_many -= 1
+        if number == self._surplus:
             return False
         if number == getattr(signal, "SIGCHLD", None):
             return False  # the end of a child process is reported where the recorded program noticed it
@@ -272,10 +333,6 @@ class SignalCalls:
         """Return whether the signal came while the main thread held the schedule's lock, so that it is sent again."""
         if not self._schedule.threads.lock._is_owned():
             return False
-        start_new_thread(self._again, (number,))
+        call = self._sent
+        start_new_thread(self._send_again, (number, call if call is not None and call.number == number else None))
         return True
-
-    def _again(self, number: int) -> None:
-        with self._schedule.threads.lock:
-            pass
-        _kill(self._main, number)

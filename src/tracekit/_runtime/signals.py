@@ -6,7 +6,7 @@ event of the run, in a lane of its own, with its place:
 - ``sent``: the main thread has sent itself the signal; the handler runs before that call returns;
 - ``step``: inside a live step, whose body a replay does not run; an exception from the handler is in the step's
   outcome;
-- ``wait``: while the main thread waited in something that a replay waits in, too;
+- ``wait``: while the main thread waited, at a line of user code, in something that a replay waits in, too;
 - ``loop``: by its event loop, or while that waited;
 - ``after``: right after a captured call, in the line that made it. A signal that arrives while tracekit itself is
   working, before or after such a call, is kept until that is over, so that the handler finds no half-made entry, and
@@ -31,7 +31,18 @@ from .._sources import ASYNCIO, TRACEKIT, is_python, is_tracekit
 from .callsite import is_user_frame
 from .session import Scope, current
 
-__all__ = ["LOOP_SIGNAL", "SIGNAL", "at_next", "in_loop", "interrupted", "is_at_work", "line_of", "name_of", "place_of"]
+__all__ = [
+    "LOOP_SIGNAL",
+    "SIGNAL",
+    "at_next",
+    "in_loop",
+    "interrupted",
+    "is_at_work",
+    "line_of",
+    "line_of_user",
+    "name_of",
+    "place_of",
+]
 
 #: The names of the entries of handlers' calls, outside event loops and in them.
 SIGNAL: Final = "signal"
@@ -195,8 +206,17 @@ def line_of(frame: FrameType | None) -> str | None:
     """Return the interrupted line, by its file's and function's names: its directory may differ in a replay."""
     while frame is not None and is_tracekit(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is None:
-        return None
+    return None if frame is None else _shown(frame)
+
+
+def line_of_user(frame: FrameType | None) -> str | None:
+    """Return the line of user code from which the interrupted one was called, in the same form."""
+    while frame is not None and not is_user_frame(frame):
+        frame = frame.f_back
+    return None if frame is None else _shown(frame)
+
+
+def _shown(frame: FrameType) -> str:
     code = frame.f_code
     return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_qualname}"
 
