@@ -341,3 +341,24 @@ def test_the_directories_of_a_store_are_synced_once_by_a_process(
     assert run() == ["store/runs", "store/heads"]
     shutil.rmtree(tmp_path / "store")
     assert run()[:2] == [".", "store"]
+
+
+def test_nothing_runs_while_a_program_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is synced in the second round of the background thread after it, which then sleeps until the next entry: a program that
+    waits for a model or a person for seconds is not woken meanwhile."""
+    rounds: list[int] = []
+    tick = Journal._tick
+
+    def counted(self: Journal) -> None:
+        tick(self)
+        rounds.append(self._synced)
+
+    monkeypatch.setattr(Journal, "_tick", counted)
+    journal = Store(tmp_path).create(durability="effects")
+    journal.append("run.started", 0, 0, b',"input":null')
+    for seq in range(1, 4):
+        while not (journal._synced == seq and journal._asleep):
+            threading.Event().wait(0.001)
+        assert rounds == [*(number for one in range(1, seq + 1) for number in (one - 1, one))]
+        append(journal)
+    journal.close()

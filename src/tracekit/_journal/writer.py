@@ -53,9 +53,6 @@ _LONGEST: Final = 0.05
 _OVER: Final = "its run has ended"
 #: How many seconds a follower waits for a leader that may have been interrupted before it could wake anybody.
 _INTERRUPTED: Final = 0.1
-#: After how many idle rounds the background thread goes back to sleep.
-_IDLE: Final = 20
-
 
 _MEND: Final = "{}, then resume this run or start a new one; what was written before is intact"
 _WAITS: Final = "{}: the entries kept in memory are then written first, and the run continues"
@@ -498,9 +495,14 @@ class Journal(Chain):
                 if self._lazy:
                     self.sync()
 
-    def _tick(self) -> bool:
-        """Do one round of the background thread; return whether there was anything to do."""
-        worked = bool(self._reads or self._kept)
+    def _has_work(self) -> bool:
+        """Return whether the background thread has something to write or to sync."""
+        if self._broken is not None:
+            return False
+        return bool(self._reads or self._kept) or (self._lazy and self._synced < self.seq)
+
+    def _tick(self) -> None:
+        """Do one round of the background thread."""
         with suppress(
             LogWriteError
         ):  # callers that need the entry get the error; losses are counted where an entry is given up
@@ -511,9 +513,7 @@ class Journal(Chain):
                 # Sync only what existed a round ago: newer entries are probably being synced by an effect, which would
                 # have to wait.
                 due, self._due = self._due, self.seq
-                worked = worked or self._synced < self._due
                 self.sync(due)
-        return worked and self._broken is None
 
     @_reality.off_loop()
     def close(self) -> None:
@@ -560,29 +560,30 @@ class _Background:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._event = threading.Event()
+        #: Held while nobody has woken the thread.
+        self._gate = _reality.gate()
         self._stop = False
         self._thread = OwnThread(self._run, "tracekit-journal")
         self._thread.start()
 
     def wake(self) -> None:
         self._journal._asleep = False
-        self._event.set()
+        with suppress(RuntimeError):  # it is open already
+            self._gate.release()
 
     def _run(self) -> None:
+        journal = self._journal
         while not self._stop:
-            self._event.wait()
-            self._event.clear()
-            idle, pause = 0, _PAUSE
-            while idle < _IDLE and not self._stop:
-                self._journal._rest(pause, _LONGEST)
+            _reality.acquire(self._gate)
+            pause = _PAUSE
+            while journal._has_work() and not self._stop:
+                journal._rest(pause, _LONGEST)
                 begun = _monotonic()
-                idle = 0 if self._journal._tick() else idle + 1
-                rest = _LONGEST if self._journal.keeps else _REST * (_monotonic() - begun)
+                journal._tick()
+                rest = _LONGEST if journal.keeps else _REST * (_monotonic() - begun)
                 pause = min(max(_PAUSE, rest), _LONGEST)
-            self._journal._asleep = True
-            # Work that arrived after the last round, but before this line, did not wake the thread.
-            if self._journal._tick():
+            journal._asleep = True
+            if journal._has_work():  # what arrived before this line has not woken the thread
                 self.wake()
 
     def stop(self) -> None:
