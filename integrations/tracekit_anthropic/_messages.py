@@ -14,7 +14,7 @@ from tracekit.integration import Claim, Reading, answer_meta, event_data, json_v
 __all__ = ["Messages"]
 
 #: Parameters for decoding or safety that are single values; the rest is compared with the body.
-_PARAMETERS: Final = ("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier")
+_PARAMETERS: Final = frozenset(("stream", "max_tokens", "temperature", "top_p", "top_k", "service_tier"))
 #: Paths that name the model: Bedrock and Vertex.
 _BEDROCK: Final = r"/model/([^/]+)/invoke(?:-with-response-stream)?$"
 _VERTEX: Final = r"/models/([^/:]+):(?:stream)?[rR]awPredict$"

@@ -19,9 +19,9 @@ from tracekit.integration import (
 __all__ = ["Responses"]
 
 #: Parameters for decoding or safety that are single values; the rest is compared with the body.
-_PARAMETERS: Final = (
+_PARAMETERS: Final = frozenset((
     "stream", "temperature", "top_p", "max_output_tokens", "service_tier", "parallel_tool_calls", "truncation", "safety_identifier",
-)  # fmt: skip
+))  # fmt: skip
 _LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 

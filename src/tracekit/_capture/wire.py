@@ -9,7 +9,7 @@ Pure functions on bytes and parsed JSON. Malformed input yields nothing, never a
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from struct import unpack_from
 from typing import Any, Final
@@ -125,15 +125,14 @@ def _event_name(stream: bytes, at: int, end: int) -> str:
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def parameters(body: object, names: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
+def parameters(body: object, names: Mapping[str, str] | Collection[str]) -> dict[str, Any]:
     """Return the scalar parameters of these names that a request sets; a mapping translates the names."""
     if not isinstance(body, _OBJECT):
         return {}
-    there = filter(body.__contains__, names)  # a request has few of these many names
-    shown = names if isinstance(names, _OBJECT) else None
-    return {
-        name if shown is None else shown[name]: body[name] for name in there if not isinstance(body[name], _HOLDING)
-    }
+    there = [name for name in body if name in names and not isinstance(body[name], _HOLDING)]
+    if isinstance(names, _OBJECT):
+        return {names[name]: body[name] for name in there}
+    return {name: body[name] for name in there}
 
 
 #: Not scalar.
@@ -240,11 +239,11 @@ def answer_meta(
 
 # -- formats that many services share ----------------------------------------------------------------------------------
 
-_PARAMETERS: Final = (
+_PARAMETERS: Final = frozenset((
     "stream", "temperature", "top_p", "top_k", "seed", "random_seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
     "presence_penalty", "frequency_penalty", "reasoning_effort", "verbosity", "service_tier", "parallel_tool_calls",
     "truncation", "safety_identifier", "safe_prompt", "prompt_mode", "dimensions", "output_dimension", "output_dtype", "encoding_format",
-)  # fmt: skip
+))  # fmt: skip
 _FINISH: Final = expression(rb'"finish_reason"\s*:\s*"([^"]*)"')
 
 

@@ -41,8 +41,6 @@ _SIZES: Final = (_SHORT, _ELEMENT, _LIST, _INLINE, _ITEMS)
 _SIZES_OF_TEXTS: Final = (_SHORT, 0, _LIST, _INLINE, 0)
 #: Containers.
 _NESTED: Final = frozenset((dict, list))
-#: What is known of a list that nobody has looked at.
-_NOTHING: Final[tuple[Any, ...]] = ((), (), ())
 #: How many digests are remembered in each of two generations.
 _REMEMBERED: Final = 50_000
 
@@ -134,24 +132,22 @@ class Interner:
         if len(self._young) >= _REMEMBERED:
             self._make_room()
         sizes, least = (_SIZES, WORTH_A_LIST) if lists else (_SIZES_OF_TEXTS, WORTH_A_LOOK)
-        texts = as_it_is(data, tree, look, (at,), sizes, least, digests, self._young, self._old)
-        return None if texts is None else self._placed(tree, texts, lists, places, at, digests)
+        found = as_it_is(data, tree, look, (at,), sizes, least, digests, self._young, self._old)
+        return None if found is None else self._placed(tree, found, lists, places)
 
-    def _placed(self, tree: Any, texts: Places, lists: bool, places: Places, at: str, digests: dict[int, Any]) -> Any:
-        """Return ``tree`` with references for those ``texts`` that are known; the others, and its lists, are added to
-        ``places``. Of a tree with lists nothing is known."""
+    def _placed(self, tree: Any, found: Places, lists: bool, places: Places) -> Any:
+        """Return ``tree`` with references for those texts ``found`` in it that are known; what is new is added to ``places``.
+        Of a tree with lists nothing is known."""
         if lists:
-            places += texts
-            if digests:
-                _place_lists(tree, (at,), digests, places)
+            places += found
             return tree
         new = tree
-        for key, path in texts:
-            found = self._find(key)
-            if found is None:
+        for key, path in found:
+            known = self._find(key)
+            if known is None:
                 places.append((key, path))
             else:
-                new = _with(new, tree, path[1:], _reference(found))
+                new = _with(new, tree, path[1:], _reference(known))
         return new
 
     def intern(
@@ -183,9 +179,9 @@ class Interner:
             if len(self._young) >= _REMEMBERED:
                 self._make_room()
             sizes = _SIZES[:-1] if lists else _SIZES_OF_TEXTS[:-1]
-            texts = unknown(rest, (at,), sizes, digests, self._young, self._old)
-            if texts is not None:
-                return self._placed(rest, texts, lists, places, at, digests)
+            found = unknown(rest, (at,), sizes, digests, self._young, self._old)
+            if found is not None:
+                return self._placed(rest, found, lists, places)
         return self._inside(rest, _Pass(lists, places, known, digests), (at,))
 
     def remember(self, places: Places, seq: int) -> None:
@@ -357,20 +353,6 @@ def _with(tree: Any, before: Any, way: Path, item: Any) -> Any:
 def _size(text: str) -> int:
     """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _place_lists(tree: Any, path: Path, digests: dict[int, Any], places: Places) -> None:
-    """Add to ``places`` the lists under the keys of ``tree``, which have been written as they are, and their elements."""
-    pending: list[tuple[Path, Any]] = [(path, tree)]
-    while pending:
-        path, node = pending.pop()
-        if type(node) is dict:
-            pending += [((*path, key), child) for key, child in node.items() if type(child) in _NESTED]
-            continue
-        keys, sizes, beginnings = digests.get(id(node), _NOTHING)
-        if sum(sizes) >= _LIST:
-            places += [(key, (*path, i)) for i, key in enumerate(keys) if sizes[i] >= _ELEMENT]
-            places += [(key, (path, i, i == len(keys))) for i, key in enumerate(beginnings, 1)]
 
 
 def _reference(found: Any) -> dict[str, Any]:

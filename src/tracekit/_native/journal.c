@@ -248,9 +248,20 @@ elements(PyObject *module, PyObject *const *args, Py_ssize_t count)
 /* What unknown() looks for, and has found. Nothing in it is owned. */
 typedef struct {
     Py_ssize_t text, element, least, most;
-    PyObject *digests;      /* by the identity of a text or list */
-    PyObject *texts, *keys; /* the result */
+    PyObject *digests;       /* by the identity of a text or list */
+    PyObject *places, *keys; /* the result */
 } KnownBy;
+
+/* Note that `key` can be referred to at a place, which is taken (NULL: an exception is set). */
+static int
+add_place(KnownBy *known, PyObject *key, PyObject *place)
+{
+    PyObject *both = place == NULL ? NULL : PyTuple_Pack(2, key, place);
+    int added = both == NULL ? -1 : PyList_Append(known->places, both);
+    Py_XDECREF(place);
+    Py_XDECREF(both);
+    return added;
+}
 
 /* Note what a text is known by: 0 where it is too long, -1 with an exception. */
 static int
@@ -274,17 +285,53 @@ known_text(NativeState *state, KnownBy *known, PyObject *way, PyObject *text)
             Py_CLEAR(key);
         }
     }
-    PyObject *both = key == NULL ? NULL : PyTuple_Pack(2, key, way);
-    int done = both != NULL && PyList_Append(known->texts, both) == 0 && PyList_Append(known->keys, key) == 0 ? 1 : -1;
+    int done = key != NULL && add_place(known, key, Py_NewRef(way)) == 0 && PyList_Append(known->keys, key) == 0 ? 1 : -1;
     Py_XDECREF(address);
     Py_XDECREF(key);
-    Py_XDECREF(both);
     return done;
 }
 
-/* Note what the elements of a list, and its beginnings, are known by. */
+/* Whether a place is inside a list: a step of the way to it is a number. */
 static int
-known_list(NativeState *state, KnownBy *known, PyObject *list)
+is_in_a_list(PyObject *steps)
+{
+    int found = 0;
+    for (Py_ssize_t i = 0; !found && i < PyTuple_Size(steps); i++) {
+        found = PyLong_Check(PyTuple_GetItem(steps, i));
+    }
+    return found;
+}
+
+/* Note what can be referred to in the list at `way`, of which elements_of() says `about`. */
+static int
+place_list(KnownBy *known, PyObject *about, PyObject *way)
+{
+    PyObject *keys = PyTuple_GetItem(about, 0), *sizes = PyTuple_GetItem(about, 1), *beginnings = PyTuple_GetItem(about, 2);
+    Py_ssize_t count = PyList_Size(keys), size = 0;
+    int done = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size += PyLong_AsSsize_t(PyList_GetItem(sizes, i));
+    }
+    if (size < known->least) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; done == 0 && i < count; i++) {
+        if (PyLong_AsSsize_t(PyList_GetItem(sizes, i)) >= known->element) {
+            PyObject *step = Py_BuildValue("(n)", i);
+            done = step == NULL ? -1 : add_place(known, PyList_GetItem(keys, i), PySequence_Concat(way, step));
+            Py_XDECREF(step);
+        }
+    }
+    for (Py_ssize_t i = 0; done == 0 && i < count; i++) {
+        PyObject *place = Py_BuildValue("(OnO)", way, i + 1, i == count - 1 ? Py_True : Py_False);
+        done = add_place(known, PyList_GetItem(beginnings, i), place);
+    }
+    return done;
+}
+
+/* Note what the elements of the list at `way`, and its beginnings, are known by; `steps` is the end of the way. */
+static int
+known_list(NativeState *state, KnownBy *known, PyObject *list, PyObject *way, PyObject *steps)
 {
     PyObject *nothing = PyBytes_FromStringAndSize(NULL, 0), *address = PyLong_FromVoidPtr(list);
     PyObject *about = nothing == NULL || address == NULL ? NULL : elements_of(state, list, known->least, nothing, known->digests);
@@ -297,6 +344,9 @@ known_list(NativeState *state, KnownBy *known, PyObject *list)
             || PyList_Append(known->keys, PyList_GetItem(PyTuple_GetItem(about, 2), i)) < 0) {
             done = -1;
         }
+    }
+    if (done > 0 && !is_in_a_list(steps) && place_list(known, about, way) < 0) {
+        done = -1;
     }
     Py_XDECREF(about);
     return done;
@@ -317,7 +367,7 @@ known_in(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, Py_s
         } else if (Py_EnterRecursiveCall(" while the parts of a value are looked for")) {
             done = -1;
         } else {
-            if ((done = known_list(state, known, part)) > 0) {
+            if ((done = known_list(state, known, part, there, PyTuple_GetItem(one, 0))) > 0) {
                 done = known_in(state, known, part, there, 0);
             }
             Py_LeaveRecursiveCall();
@@ -339,19 +389,20 @@ is_any_in(PyObject *keys, PyObject *dict)
     return found;
 }
 
-/* The texts of a tree, unless it has lists of which something is known: see pure.unknown. `known` has the sizes and digests. */
+/* What can be referred to in a tree, unless it has lists of which something is known: see pure.unknown. `known` has the sizes and
+ * digests. */
 static PyObject *
-unknown_texts(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, PyObject *young, PyObject *old)
+unknown_places(NativeState *state, KnownBy *known, PyObject *tree, PyObject *way, PyObject *young, PyObject *old)
 {
-    known->texts = PyList_New(0);
+    known->places = PyList_New(0);
     known->keys = PyList_New(0);
-    int done = known->texts == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way, known->element);
+    int done = known->places == NULL || known->keys == NULL ? -1 : known_in(state, known, tree, way, known->element);
     for (int i = 0; done > 0 && known->element && i < 2; i++) {
         int found = is_any_in(known->keys, i ? old : young);
         done = found < 0 ? -1 : !found;
     }
-    PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known->texts : Py_None);
-    Py_XDECREF(known->texts);
+    PyObject *result = done < 0 ? NULL : Py_NewRef(done ? known->places : Py_None);
+    Py_XDECREF(known->places);
     Py_XDECREF(known->keys);
     return result;
 }
@@ -370,7 +421,7 @@ unknown(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!PyArg_ParseTuple(args[2], "nnnn:unknown", &known.text, &known.element, &known.least, &known.most)) {
         return NULL;
     }
-    return unknown_texts(PyModule_GetState(module), &known, args[0], args[1], args[4], args[5]);
+    return unknown_places(PyModule_GetState(module), &known, args[0], args[1], args[4], args[5]);
 }
 
 /* Whether a value of a tree is a table: see pure.is_table. */
@@ -429,7 +480,7 @@ as_it_is(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (size < least) {
         return PyList_New(0);
     }
-    return unknown_texts(PyModule_GetState(module), &known, tree, args[3], args[7], args[8]);
+    return unknown_places(PyModule_GetState(module), &known, tree, args[3], args[7], args[8]);
 }
 
 /* The parts of an entry, but for its hash. Nothing in it is owned. */

@@ -680,23 +680,25 @@ def unknown(
     digests: dict[int, Any],
     young: dict[bytes, Any],
     old: dict[bytes, Any],
-) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
-    """Return the digest of each text among the ``parts`` of a tree, and the way to it, which begins with ``way``; ``None`` if a text is
-    too large to stay in the tree.
+) -> list[tuple[bytes, Any]] | None:
+    """Return what can be referred to in a tree: the digest of each text among its ``parts``, and the way to it, which begins with
+    ``way``; ``None`` if a text is too large to stay in the tree.
 
     Lists are looked into, too, except for lists inside them: ``None`` as well if a digest in the tree is a key of ``young`` or ``old``.
+    The large elements of a list, and its beginnings (the way to the list, the number of elements, and whether these are all), can be
+    referred to if the list has a size of ``least`` and is not inside another one.
 
     ``sizes`` are the characters of a text that is included, the size of an element that is large (0: no list is looked at), the
     ``least`` of ``elements``, and the bytes of a text that is too large. ``digests`` keeps, by identity, the digest of each text, and of
     each list what ``elements`` returns.
     """
-    texts: list[tuple[bytes, tuple[int | str, ...]]] = []
+    places: list[tuple[bytes, Any]] = []
     every: list[bytes] = []
-    if not _known_in(tree, way, sizes, digests, texts, every):
+    if not _known_in(tree, way, sizes, digests, places, every):
         return None
     if sizes[1] and not (young.keys().isdisjoint(every) and old.keys().isdisjoint(every)):
         return None
-    return texts
+    return places
 
 
 def _known_in(
@@ -704,11 +706,11 @@ def _known_in(
     way: tuple[int | str, ...],
     sizes: tuple[int, int, int, int],
     digests: dict[int, Any],
-    texts: list[tuple[bytes, tuple[int | str, ...]]],
+    places: list[tuple[bytes, Any]],
     every: list[bytes],
 ) -> bool:
-    least, element, long_text, most = sizes
-    for steps, part in parts(tree, least, element):
+    shortest, element, least, most = sizes
+    for steps, part in parts(tree, shortest, element):
         there = way + steps
         if type(part) is str:
             if (len(part) if part.isascii() else len(part.encode())) >= most:
@@ -716,13 +718,16 @@ def _known_in(
             key = digests.get(id(part))
             if key is None:
                 key = digests[id(part)] = digest(b"s", part)
-            texts.append((key, there))
+            places.append((key, there))
             every.append(key)
             continue
-        keys, _, beginnings = digests[id(part)] = elements(part, long_text, b"", digests)
+        keys, lengths, beginnings = digests[id(part)] = elements(part, least, b"", digests)
         for both in zip(keys, beginnings, strict=True):
             every += both
-        if not _known_in(part, there, (least, 0, long_text, most), digests, texts, every):
+        if sum(lengths) >= least and int not in map(type, steps):
+            places += [(key, (*there, i)) for i, key in enumerate(keys) if lengths[i] >= element]
+            places += [(key, (there, i, i == len(keys))) for i, key in enumerate(beginnings, 1)]
+        if not _known_in(part, there, (shortest, 0, least, most), digests, places, every):
             return False
     return True
 
@@ -747,9 +752,9 @@ def as_it_is(
     digests: dict[int, Any],
     young: dict[bytes, Any],
     old: dict[bytes, Any],
-) -> list[tuple[bytes, tuple[int | str, ...]]] | None:
-    """Return the texts of a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is, but for texts that are there
-    already: without a secret, and without lists that are there. ``None`` if that has to be examined.
+) -> list[tuple[bytes, Any]] | None:
+    """Return what can be referred to in a tree, as ``unknown`` does, if its JSON, ``data``, goes into the log as it is, but for texts
+    that are there already: without a secret, and without lists that are there. ``None`` if that has to be examined.
 
     ``look`` finds secrets, except in base64 (which has a key that begins with a dollar sign). A tree of less than ``least``
     bytes is not looked into. The last one of ``sizes`` is that of a table, as a value of the tree, which may be known (0: none is).

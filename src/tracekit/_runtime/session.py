@@ -1044,7 +1044,9 @@ def here() -> Scope | None:
     handlers, shared contexts) gets a callback lane.
     """
     scope = current.get()
-    return None if scope is None else in_own_lane(scope)
+    if scope is None or scope.lane.owner == owner():  # the common cases, without another call
+        return scope
+    return in_own_lane(scope)
 
 
 def in_own_lane(scope: Scope) -> Scope:
