@@ -295,3 +295,42 @@ def test_the_threads_of_a_replayed_program_wait_until_its_process_is_gone(place:
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
     assert "exact" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+LEFT_RUNNING = """
+import asyncio, gc, subprocess
+from asyncio.subprocess import PIPE
+from tracekit import record, replay
+
+async def begun():
+    process = await asyncio.create_subprocess_exec("sh", "-c", "echo one; exec sleep 60", stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    return await process.stdout.readline(), process, subprocess.Popen(["sleep", "60"], stdout=PIPE)
+
+async def ended(line, process, other):
+    process.kill()
+    other.kill()
+    found = line, await process.wait(), await process.stdout.read(), other.wait()
+    other.stdout.close()
+    return found
+
+async def main():
+    async with record() as run:
+        begun_now = await begun()
+    recorded = await ended(*begun_now)
+    async with replay(run) as session:
+        begun_now = await begun()
+    assert session.report.exact, session.report
+    assert await asyncio.wait_for(ended(*begun_now), 60) == recorded
+    print(recorded)
+
+asyncio.run(main())
+gc.collect()
+"""
+
+
+def test_a_process_that_the_recorded_block_left_running_can_be_ended_after_its_replay(place: Place) -> None:
+    """After the block of a replay such a process, which does not exist, is as one that was killed: the program can wait for it, and
+    nothing of it is left open."""
+    place.program(LEFT_RUNNING)
+    done = place.python("-W", "error", "agent.py")
+    assert (done.stdout, done.stderr, done.returncode) == ("(b'one\\n', -9, b'', -9)\n", "", 0)

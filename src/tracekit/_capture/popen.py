@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import weakref
 from collections import deque
@@ -50,7 +51,7 @@ from .processes import (
 from .threads import name_of, parent_lane
 from .waits import armed, await_place
 
-__all__ = ["PATCHES", "Place", "expect", "follow"]
+__all__ = ["PATCHES", "Place", "end_without_process", "expect", "follow"]
 
 # -- process pools -----------------------------------------------------------------------------------------------------
 #
@@ -761,6 +762,7 @@ def _connecting(original: Any) -> Any:
             return original(self, waiter)
         vars(self)[_ARRIVED] = deque()
         if _is_answered(self):
+            _without_process.add(self)
             _deliver(self)
         return connected(self, waiter)
 
@@ -793,6 +795,30 @@ def _deliver(transport: Any) -> None:
             turn.on_fire(end if fd is None else functools.partial(lose, fd))
     for fd in captured.outputs:
         captured.next_piece(fd, functools.partial(deliver, fd))
+
+
+#: Processes that do not exist, and transports of such ones.
+_without_process: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+def end_without_process() -> None:
+    """End the processes that do not exist and have not ended in the replay, which is over: as if they had been killed,
+    since whatever waits for one would wait for ever."""
+    for one in [*_without_process]:
+        if not hasattr(one, "_loop"):
+            one.returncode = -signal.SIGKILL if one.returncode is None else one.returncode
+        elif one._returncode is None:
+            with suppress(RuntimeError):  # its loop is closed
+                outside_the_run(one._loop.call_soon_threadsafe, _end_without_process, one)
+    _without_process.clear()
+
+
+def _end_without_process(transport: Any) -> None:
+    if transport._returncode is None:
+        for fd, end in transport._pipes.items():
+            if fd in _OUTPUTS and end is not None and not end.disconnected:
+                end.connection_lost(None)
+        transport._process_exited(-signal.SIGKILL)
 
 
 def _watching(original: Any) -> Any:
@@ -1040,6 +1066,7 @@ def _answer(original: Any, self: Any, captured: CapturedProcess, args: Any, kwar
         if theirs != -1 and others[0] != -1:  # while it runs, what is written to it has a reader
             captured.let_go = weakref.finalize(self, os.close, theirs)
         self._close_pipe_fds(-1, *others)
+        _without_process.add(self)
 
     vars(self)["_execute_child"] = not_executed
     try:

@@ -46,7 +46,11 @@ def _of_event_loops() -> list[ReversiblePatch]:
 
 
 def _of_subprocesses() -> list[ReversiblePatch]:
-    return subprocesses.of(popen.PATCHES) if any(map(loaded, _STARTING)) else []
+    return [*subprocesses.of(popen.PATCHES), _without_process] if any(map(loaded, _STARTING)) else []
+
+
+#: At the end of the last run, in which some may have been left running.
+_without_process: Final = AtRestore("processes that do not exist", lambda: popen.end_without_process())
 
 
 #: The modules that start processes, or learn of their end.
