@@ -107,6 +107,33 @@ def test_a_long_line_of_a_prompt_is_cut_to_what_differs() -> None:
     assert changes("one", "two")[0]["messages"][0]["actual"]["text"] == f"{before}\n{before} other one {after}"
 
 
+def _conversation(ids: list[str], answered: list[str]) -> list[dict[str, Any]]:
+    """A turn that asks for two orders, under these ids, and their results, each under the id that it answers."""
+    asked = [
+        {"id": id, "type": "function", "function": {"name": "look", "arguments": json.dumps({"order": order})}}
+        for id, order in zip(ids, ("a", "b", "a"), strict=True)
+    ]
+    results = [{"role": "tool", "tool_call_id": id, "content": text} for id, text in zip(answered, "ABA", strict=True)]
+    return [{"role": "user", "content": "where?"}, {"role": "assistant", "tool_calls": asked}, *results]
+
+
+def test_the_ids_of_tool_calls_are_no_difference() -> None:
+    """A provider makes new ones in each run. Which request a result answers is compared, by what was requested."""
+    one, two = [f"call_{name}" for name in "xyz"], [f"toolu_{name}" for name in "uvw"]
+    for name, ids in (("one", one), ("two", two)):
+        run(name, lambda ids=ids: ask([*_conversation(ids, ids), {"role": "user", "content": "and?"}]))
+    done = call("diff", "one", "two")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "no difference: 1 step the same")
+    assert call("diff", "one", "two", "--transport").exit_code == 1
+    swapped = [two[1], two[0], two[2]]
+    run("swapped", lambda: ask([*_conversation(two, swapped), {"role": "user", "content": "and?"}]))
+    said = call("diff", "one", "swapped")
+    assert said.exit_code == 1
+    assert "tool  (result of look(order=b))" in said.stdout
+    run("other", lambda: ask([*_conversation(two, [two[2], two[1], two[0]]), {"role": "user", "content": "and?"}]))
+    assert call("diff", "one", "other").exit_code == 1  # two equal requests are two
+
+
 def test_another_model_is_another_input_of_one_call() -> None:
     """So what comes after it is compared, too, though it was asked with what the other model said."""
     for name in ("big", "small"):

@@ -407,7 +407,14 @@ class Terms:
         if declared is None:
             return None
         if isinstance(declared, str):
-            self._known(field, (declared,))
+            if declared not in (known := self._names()):
+                raise impossible(
+                    self.tool,
+                    field,
+                    f"{field} is {declared!r}, which is none of its parameters ({', '.join(known) or 'it has none'})",
+                    "name a parameter, or give a function of parameters: lambda customer, month: f'{customer} {month}'",
+                    actual=declared,
+                )
             return lambda bound: bound.get(declared)
         if not callable(declared):
             raise impossible(self.tool, field, f"{field} must be a parameter's name or a function, not {declared!r}")
@@ -417,17 +424,6 @@ class Terms:
         """Return ``function`` as a function of the bound arguments that passes those it names."""
         taken, every = names_of(self.tool, field, function, self._names())
         return lambda bound: function(**(bound if every else {name: bound[name] for name in taken if name in bound}))
-
-    def _known(self, field: str, names: Sequence[str]) -> None:
-        known = self._names()
-        for name in names:
-            if name not in known:
-                raise impossible(
-                    self.tool,
-                    field,
-                    f"{name!r} is not a parameter of it ({', '.join(known) or 'it has none'})",
-                    actual=name,
-                )
 
     def _names(self) -> list[str]:
         return ["args", "kwargs"] if self.parameters is None else [one.name for one in self.parameters]

@@ -1,14 +1,14 @@
 """The differences between two runs: steps aligned by lane and content, prompts by message, values by field.
 
-Clocks, random numbers, how the runs were recorded, and a transport's metadata (dates, request ids, rate limits) are not
-compared unless requested.
+Clocks, random numbers and how the runs were recorded are not compared, nor, unless requested, a transport's metadata
+(dates, ids of requests and of tool calls, rate limits).
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple
@@ -16,7 +16,19 @@ from typing import Any, Final, Literal, NamedTuple
 from .._journal.entry import CHECKS
 from .._runtime.matching import differences
 from .._values import dumps
-from .reading import Change, FileView, RunView, StepView, alignment, plain
+from .reading import (
+    Change,
+    FileView,
+    ModelCall,
+    Prompt,
+    RunView,
+    StepView,
+    ToolRequest,
+    alignment,
+    plain,
+    prompt_change,
+)
+from .wording import request_text
 
 __all__ = ["EndDifference", "Op", "RunComparison", "StepDifference", "changes", "compare"]
 
@@ -142,7 +154,7 @@ class RunComparison:
         fields = tuple(differences(self._facts(before), self._facts(now)))
         prompt = None
         if before.call is not None and now.call is not None:
-            change = now.call.since(before)
+            change = prompt_change(before, self._prompt(before.call), self._prompt(now.call))
             prompt = None if change.same else change
         if fields or prompt is not None:
             yield StepDifference("changed", before, now, fields, prompt)
@@ -151,7 +163,7 @@ class RunComparison:
 
     def _key(self, step: StepView) -> bytes:
         """Return the key by which a step is found in the other run: a hash of its kind, name and input."""
-        asked = None if step.call is None else repr(step.call.prompt.messages)
+        asked = None if step.call is None else repr(self._prompt(step.call).messages)
         return sha256(dumps([*_named(step), self._input(step), asked])).digest()[:16]
 
     def _facts(self, step: StepView) -> dict[str, Any]:
@@ -173,6 +185,9 @@ class RunComparison:
         if (error := step.raised) is not None:
             found["error"] = error
         return found
+
+    def _prompt(self, call: ModelCall) -> Prompt:
+        return call.prompt if self._transport else _without_ids(call.prompt)
 
     def _input(self, step: StepView) -> Any:
         """Return the input of a step; for a model call everything but the messages, which are compared separately."""
@@ -217,6 +232,29 @@ def _end(file: FileView | None) -> dict[str, Any]:
         if isinstance(error := last.get("error"), Mapping):  # the place where it was raised is not compared
             found["error"] = {key: error.get(key) for key in ("type", "text")}
     return found
+
+
+def _without_ids(prompt: Prompt) -> Prompt:
+    """Return a prompt in which each request for a tool, and its result, is known by what was requested, and by its number
+    among equal requests: the id that the provider gives to it is another one in every run."""
+    names: dict[str, str] = {}
+    equal: Counter[str] = Counter()
+
+    def named(request: ToolRequest) -> ToolRequest:
+        if request.id is None:
+            return request
+        if request.id not in names:
+            text = request_text(request)
+            equal[text] += 1
+            names[request.id] = text if equal[text] == 1 else f"{text} ({equal[text]})"
+        return request._replace(id=names[request.id])
+
+    messages = []
+    for one in prompt.messages:
+        requests = tuple(map(named, one.requests))
+        answers = None if one.answers is None else names.get(one.answers, one.answers)
+        messages.append(one._replace(requests=requests, answers=answers))
+    return prompt._replace(messages=tuple(messages))
 
 
 def _without_transport(headers: Any) -> Any:

@@ -70,6 +70,7 @@ __all__ = [
     "error_text",
     "plain",
     "plain_bytes",
+    "prompt_change",
     "prompt_of",
     "read_run",
     "taken_in",
@@ -273,7 +274,10 @@ class _Source(Protocol):
 
 
 class LaneView(NamedTuple):
-    """A lane; ``path`` identifies its task or thread (``worker#2/fetch#1``; empty for the main lane)."""
+    """A lane; ``path`` identifies its task or thread (``worker#2/fetch#1``; empty for the main lane).
+
+    ``label`` is what a reader sees: short, and of one lane of the file only.
+    """
 
     number: int
     path: str
@@ -302,6 +306,8 @@ class FileView:
         self.segment: Final = segment
         self.steps: Final = _Steps(self)
         self.lanes: Final[dict[int, LaneView]] = {0: _OWN}
+        #: The labels of the lanes.
+        self.labels: Final[set[str]] = set()
         self.first: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         #: The model calls of each lane, in order.
@@ -347,10 +353,18 @@ class FileView:
         born = entry.get("input")
         if not isinstance(born, Mapping) or type(born.get("id")) is not int:
             return
-        label = f"{born.get('name', '?')}#{born.get('n', 1)}"
+        name = f"{born.get('name', '?')}#{born.get('n', 1)}"
         above = self.lanes.get(born.get("parent", 0), _OWN)
-        path = f"{above.path}/{label}" if above.path else label
-        self.lanes[born["id"]] = LaneView(born["id"], path, label)
+        path = f"{above.path}/{name}" if above.path else name
+        self.lanes[born["id"]] = LaneView(born["id"], path, self._label(born["id"], name.rpartition("<locals>.")[2]))
+
+    def _label(self, number: int, name: str) -> str:
+        """Return the label of a lane: its name, unless that is private to the code that started it (a wrapper of some
+        library), or another lane has it already; then its number."""
+        private = any(part.startswith("_") for part in name.split("."))
+        label = f"lane {number}" if private or name in self.labels else name
+        self.labels.add(label)
+        return label
 
     def forget(self, step: StepView) -> None:
         """Drop a step that has ended, so that a run of any length can be followed. Lanes are kept, since later steps
@@ -989,21 +1003,21 @@ class ModelCall:
         )
         if best is None:
             return Change(None, tuple(Edit("added", None, one) for one in self.prompt.messages))
-        return self.since(best)
+        return prompt_change(best, ModelCall(best).prompt, self.prompt)
 
-    def since(self, previous: StepView) -> Change:
-        """Return how the prompt differs from that of another model call."""
-        old, new = ModelCall(previous).prompt, self.prompt
-        offered = [f"-{one}" for one in old.tools if one not in new.tools] + [
-            f"+{one}" for one in new.tools if one not in old.tools
-        ]
-        names = dict.fromkeys((*old.parameters, *new.parameters))
-        other = {
-            name: (old.parameters.get(name), new.parameters.get(name))
-            for name in names
-            if old.parameters.get(name) != new.parameters.get(name)
-        }
-        return Change(previous, tuple(aligned(old.messages, new.messages)), tuple(offered), other)
+
+def prompt_change(previous: StepView, old: Prompt, new: Prompt) -> Change:
+    """Return how the prompt ``new`` differs from ``old``, that of the model call ``previous``."""
+    offered = [f"-{one}" for one in old.tools if one not in new.tools] + [
+        f"+{one}" for one in new.tools if one not in old.tools
+    ]
+    names = dict.fromkeys((*old.parameters, *new.parameters))
+    other = {
+        name: (old.parameters.get(name), new.parameters.get(name))
+        for name in names
+        if old.parameters.get(name) != new.parameters.get(name)
+    }
+    return Change(previous, tuple(aligned(old.messages, new.messages)), tuple(offered), other)
 
 
 #: How many earlier calls of a lane are considered as the previous turn.

@@ -282,7 +282,7 @@ def facts_of(view: RunView, step: StepView) -> Iterator[tuple[str, str]]:
     if step.side_effect and step.kind != "llm":
         yield "class", step.side_effect
     if step.lane.path:
-        yield "lane", step.lane.path
+        yield "lane", f"{step.lane.number}: {step.lane.path}"
     if step.agent:
         yield "agent", step.agent
     around = step.file.step_at(step.parent)

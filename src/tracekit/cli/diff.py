@@ -33,7 +33,9 @@ _MAX_VALUES: Final = 20
 @click.argument("new", metavar="OTHER", shell_complete=output.complete_run)
 @READ_STORE
 @click.option(
-    "--transport", is_flag=True, help="Also compare dates, ids of requests, rate limits and pieces of streams."
+    "--transport",
+    is_flag=True,
+    help="Also compare dates, ids of requests and of tool calls, rate limits and pieces of streams.",
 )
 @JSON_LINES
 def diff(old: str, new: str, store: str | None, transport: bool, as_json: bool) -> None:

@@ -551,7 +551,7 @@ def values_in(view: RunView) -> dict[str, dict[str, str]]:
     for step in view.steps(all=True):
         if step.type in FRAME:
             continue
-        lane = step.lane.label.rpartition("<locals>.")[2] or step.file.process or str(step.lane.number)
+        lane = step.lane.label or step.file.process or str(step.lane.number)
         found["lane"].setdefault(lane, "")
         if step.agent:
             found["agent"].setdefault(step.agent, "")

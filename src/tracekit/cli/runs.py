@@ -71,8 +71,11 @@ class Row:
         self._verified = True
         try:
             with Trace(self.run.path) as trace:
-                if Store.judge_run(trace).state == "broken":
-                    self.state = "broken"
+                verdict = Store.judge_run(trace)
+            if verdict.state == "broken":
+                self.state = "broken"
+            elif verdict.end is not None:
+                self.state = _ENDS[verdict.end]
         except RunNotFoundError:  # pruned meanwhile
             pass
         except (OSError, TracekitError):

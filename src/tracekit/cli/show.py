@@ -147,8 +147,10 @@ class Choice:
 
 def _is_lane(step: StepView, wanted: str) -> bool:
     lane = step.lane
-    names = {lane.path, lane.label, lane.label.rpartition("<locals>.")[2], step.file.process or str(lane.number)}
-    return wanted in names or wanted in {name.rpartition("#")[0] for name in names if name}
+    own = lane.path.rpartition("/")[2]
+    names = {own, own.rpartition("<locals>.")[2]}
+    labels = {lane.path, lane.label, step.file.process or str(lane.number), *(names - step.file.labels)}
+    return wanted in labels or wanted in {name.rpartition("#")[0] for name in labels | names if name}
 
 
 @click.command()
@@ -496,7 +498,7 @@ def _details(step: StepView) -> Line:
     if step.calls and step.took:
         parts.append((f"  {duration(step.took)}", "dim"))
     if label := step.lane.label:
-        parts.append((f"  [{short(label.rpartition('<locals>.')[2], 40)}]", "magenta"))
+        parts.append((f"  [{short(label, 40)}]", "magenta"))
     if step.agent:
         parts.append((f"  @{short(step.agent, 24)}", "cyan"))
     return parts
