@@ -42,7 +42,7 @@ FOREIGN_OPTIONS |= {"--record-mode", "--block-network", "--tracekit-update", "--
 
 
 def does_something(block: Block) -> bool:
-    return block.mark in ("run", "background", "raises") or (block.language == "python" and block.mark is None)
+    return block.mark in ("run", "background", "raises", "needs") or (block.language == "python" and block.mark is None)
 
 
 EXECUTED = [page for page in PAGES if any(map(does_something, blocks(TEXTS[page])))]

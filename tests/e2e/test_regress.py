@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
@@ -200,7 +201,7 @@ def test_each_run_says_what_came_of_it(report: CorpusReport, shop: Path) -> None
     assert raised.text == "KeyError: 4"
     assert str(raised.location).startswith(place)
     assert aborted.text.startswith("its process ended with signal 6")
-    assert "had not ended after 8 s" in slow.text
+    assert re.search(r"had not ended after \d+ s", slow.text)
     assert less.code == "divergence"
     assert "result" in result.text
     assert [one["path"] for one in other.differences] == ["input.cents"]

@@ -9,10 +9,12 @@ A fenced block is told what to do by a comment right before it:
 - ``<!-- background -->``: its one command goes on in the background; an ``export`` line that it prints first is taken over
 - ``<!-- background: WORDS -->``: the same with further words for the command, which the page does not show
 - ``<!-- raises: NAME -->``: Python that ends in this exception
-- ``<!-- needs: MODULE … -->``: Python that is run where these modules can be imported
+- ``<!-- needs: MODULE … -->``: Python, or a console block, that is run where these modules can be imported
 - ``<!-- not run: REASON -->``
 
 ``<!-- before: COMMAND -->`` above that is a command that is run first and must succeed; ``$REPOSITORY`` is where the tests are.
+``<!-- beside: COMMAND -->`` above both is a server that the page does not show: it goes on to the end of the page, and the ``export`` line
+that it prints is taken over.
 
 ``<!-- page: agent -->`` anywhere gives the page a function ``agent(task)`` that answers without a model, ``<!-- page: keys -->``
 keys that are good for nothing, without which SDKs refuse to make a client.
@@ -35,6 +37,7 @@ from typing import Any, NamedTuple
 HOME = "/srv/shop"
 REPOSITORY = Path(__file__).parents[2]
 _FENCE = re.compile(
+    r"(?:<!-- beside: (?P<beside>[^\n]*?) -->\n\n?)?"
     r"(?:<!-- before: (?P<before>[^\n]*?) -->\n\n?)?"
     r"(?:<!-- (?P<mark>file|run|background|raises|needs|not run)(?:: (?P<value>[^\n]*?))? -->\n\n?)?"
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[a-z]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$",
@@ -50,7 +53,7 @@ _SAME = (
 
 
 class Block(NamedTuple):
-    """A fenced block: what its comment says, its language, its text, and the line of the page where the text begins."""
+    """A fenced block: what its comments say, its language, its text, and the line of the page where the text begins."""
 
     mark: str | None
     value: str
@@ -58,6 +61,7 @@ class Block(NamedTuple):
     text: str
     line: int
     before: str = ""
+    beside: str = ""
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
         """Each command of a console block with the lines that are shown of its output."""
@@ -84,7 +88,8 @@ def blocks(page: str) -> list[Block]:
         indent = len(match["indent"])
         text = "".join(line[indent:] if line.strip() else "\n" for line in match["text"].splitlines(keepends=True))
         line = page.count("\n", 0, match.start("text")) + 1
-        found.append(Block(match["mark"], match["value"] or "", match["language"], text, line, match["before"] or ""))
+        comments = match["before"] or "", match["beside"] or ""
+        found.append(Block(match["mark"], match["value"] or "", match["language"], text, line, *comments))
     return found
 
 
@@ -122,6 +127,7 @@ class Page:
         if "<!-- page: keys -->" in self.text:
             os.environ.update(OPENAI_API_KEY="none", ANTHROPIC_API_KEY="none")
         self.background: list[subprocess.Popen[str]] = []
+        self.servers: list[subprocess.Popen[str]] = []
         if "<!-- page: agent -->" in self.text:
             self.names["agent"] = lambda task: f"done: {task}"
 
@@ -133,12 +139,14 @@ class Page:
                 if wrong is not None:
                     return f"{self.path}, line {block.line}: {wrong}"
         finally:
-            for process in self.background:
+            for process in self.background + self.servers:
                 process.kill()
-                process.wait()
+                process.communicate()
         return None
 
     def _block(self, block: Block) -> str | None:
+        if block.beside:
+            self._export(shlex.split(self._started(block.beside, self.servers)))
         if block.before:
             status, printed = self._command(block.before)
             if status != 0:
@@ -156,7 +164,7 @@ class Page:
             return self._start(block)
         if block.language == "python":
             return self._python(block)
-        if block.mark == "run":
+        if block.mark in ("run", "needs"):
             return self._console(block)
         return None
 
@@ -172,7 +180,7 @@ class Page:
         return f"{block.value} was not raised" if block.mark == "raises" else None
 
     def _console(self, block: Block) -> str | None:
-        expected = int(block.value.removeprefix("exit ") or 0)
+        expected = int(block.value.removeprefix("exit ") or 0) if block.mark == "run" else 0
         status = 0
         for command, shown in block.commands():
             status, printed = self._command(command)
@@ -224,20 +232,24 @@ class Page:
         for process in self.background:
             process.kill()
         ((command, shown),) = block.commands()
+        line = self._started(f"{command} {block.value}", self.background)
+        if line.startswith("export "):
+            self._export(shlex.split(line))
+        return f"it printed {line!r}" if missing(shown, line.replace(str(self.directory), HOME)) else None
+
+    def _started(self, command: str, kept: list[subprocess.Popen[str]]) -> str:
+        """Start a command that goes on; return the first line that it prints."""
         process = subprocess.Popen(
-            ["sh", "-c", f"exec {command} {block.value}"],
+            ["sh", "-c", f"exec {command}"],
             cwd=self.directory,
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.background.append(process)
+        kept.append(process)
         assert process.stdout is not None
-        line = process.stdout.readline()
-        if line.startswith("export "):
-            self._export(shlex.split(line))
-        return f"it printed {line!r}" if missing(shown, line.replace(str(self.directory), HOME)) else None
+        return process.stdout.readline()
 
 
 def commands_on_path(directory: Path, python: Sequence[str], pytest: Sequence[str]) -> str:
