@@ -114,11 +114,17 @@ def _in_directory(directory: int, folder: str, group: str, seen: set[str]) -> It
 
 def _packages(directory: int) -> list[tuple[str, str, bytes]]:
     """Return the name, the metadata directory and the entry points of each package in the open ``directory``."""
+    # Relative to the descriptor: the directory's path is resolved once, not for every package. Most packages lack the file,
+    # and an exception for each would take longer than the question whether it is there.
     return [
-        # relative to the descriptor: the directory's path is resolved once, not for every package
-        (_normal(name.rpartition(".")[0].partition("-")[0]), name, _content(f"{name}/{_FILE}", directory))
+        (
+            _normal(name.rpartition(".")[0].partition("-")[0]),
+            name,
+            _content(path, directory) if system.access(path, os.F_OK, dir_fd=directory) else b"",
+        )
         for name in system.listdir(directory)
         if name[-5:].lower() == "-info" and name.lower().endswith(_SUFFIXES)
+        for path in (f"{name}/{_FILE}",)
     ]
 
 
@@ -141,8 +147,8 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
 
 
 def _content(path: str, folder: int | None = None) -> bytes:
-    """Return the content of a file, or nothing if it does not exist. Uses descriptors: most packages lack the file, and
-    creating a file object costs more than reading one."""
+    """Return the content of a file, or nothing if it does not exist. Uses descriptors: creating a file object costs more
+    than reading one."""
     pieces: list[bytes] = []
     try:
         descriptor = system.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)

@@ -43,7 +43,14 @@ _OURS: Final = (
 )
 
 # Taken now: a tool that detects blocking calls in event loops replaces it later. It reads nothing.
-absolute: Final = _reality.off_loop()(os.path.abspath)
+_absolute: Final = _reality.off_loop()(os.path.abspath)
+
+
+def absolute(path: str) -> str:
+    """Like ``os.path.abspath``, which most paths of files are already: that is seen in a third of the time."""
+    if path[:1] != "/" or "//" in path or "/./" in path or "/../" in path or path.endswith(("/", "/.", "/..")):
+        return _absolute(path)
+    return path
 
 
 Owner = Literal["tracekit", "python", "package", "user", ""]

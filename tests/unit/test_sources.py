@@ -6,6 +6,8 @@ import json
 import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tracekit
 import tracekit_httpx
@@ -48,3 +50,14 @@ def test_python_and_packages_are_neither() -> None:
     for file in (json.__file__, pytest.__file__, "<frozen importlib._bootstrap>"):
         assert not is_tracekit(file)
         assert not is_user_code(file)
+
+
+@given(
+    start=st.sampled_from(["", "/", "//", *(os.path.dirname(module.__file__) for module in (json, pytest, tracekit))]),
+    parts=st.lists(st.sampled_from(["", ".", "..", "../..", "../../..", "a", ".venv", "..."]), max_size=5),
+)
+def test_a_path_says_the_same_in_whatever_way_it_is_written(start: str, parts: list[str]) -> None:
+    """Steps to a directory above, and steps to nowhere, lead to where Python has them lead."""
+    path = "/".join([start, *parts, "b.py"])
+    there = os.path.abspath(path)
+    assert (is_tracekit(path), is_user_code(path)) == (is_tracekit(there), is_user_code(there))
