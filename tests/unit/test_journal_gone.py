@@ -167,6 +167,36 @@ def test_a_process_that_closes_what_is_not_its_own(tmp_path: Path) -> None:
     assert own.read_bytes() == b""
 
 
+def test_what_such_a_process_opens_then_is_its_own_in_a_replay(tmp_path: Path) -> None:
+    """A replay asks a child process whether it still moves. Nothing of that reads from the program's files, or takes a number that the
+    program would have got."""
+    content = tmp_path / "orders.txt"
+    content.write_text("a-17 b-18 c-19")
+
+    def child() -> int:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        mine = [os.open(content, os.O_RDONLY) for _ in range(20)]
+        for _ in range(50):  # it is asked meanwhile, again and again
+            sum(range(300_000))
+            mine.append(os.open(content, os.O_RDONLY))
+        read = [fd for fd in mine if os.lseek(fd, 0, os.SEEK_CUR)]
+        return pay(len(read) + (mine != list(range(3, 73))))
+
+    def program() -> int:
+        if not (made := os.fork()):
+            try:
+                os._exit(child())
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(made, 0)[1])
+
+    with record("job", store=tmp_path / "store") as run:
+        assert program() == 0
+    with replay(run) as session:
+        assert program() == 0
+    assert session.report.exact, session.report.as_dict()
+
+
 def test_a_run_whose_tip_can_not_be_kept_is_complete(tmp_path: Path) -> None:
     """A program that gives up its rights during the run, or loses the directory of the tips, ends as it would have, with a warning; its
     run is complete."""

@@ -18,20 +18,33 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 from .. import _reality
 
-__all__ = ["LayerChange", "ScratchLayer", "adopt_orphans", "available", "end_with_parent", "enter"]
+__all__ = [
+    "LayerChange",
+    "ScratchLayer",
+    "adopt_orphans",
+    "available",
+    "end_with_parent",
+    "enter",
+    "separate_descriptors",
+]
 
 _NEW_NS: Final = 0x00020000
 _NEW_USER: Final = 0x10000000
 _NEW_NET: Final = 0x40000000
 _PARENT_DEATH_SIGNAL: Final = 1
 _CHILD_SUBREAPER: Final = 36
+#: ``close_range``, by its number, which is that of every architecture: older C libraries have no function for it.
+_CLOSE_RANGE: Final = 436
+_UNSHARE_DESCRIPTORS: Final = 2
+#: Above every descriptor that a process can have.
+_LAST_DESCRIPTOR: Final = 0x7FFFFFFF
 
 
 def available() -> bool:
@@ -118,6 +131,27 @@ def _library() -> Any:
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True)
+
+
+def separate_descriptors() -> Callable[[int], None]:
+    """Return a function that gives the calling thread a table of descriptors of its own: the standard streams, and the
+    one that it is called with, if any (``-1``: none).
+
+    The program may then close and open whatever it likes without reaching what this thread uses, and this thread takes
+    no number that the program would have got. Where the system can't do so (Linux before 5.9), the function does
+    nothing. What it needs is imported here, not in the thread that calls it.
+    """
+    if not sys.platform.startswith("linux"):
+        return lambda kept: None
+
+    def separate(kept: int) -> None:
+        if not _call("syscall", _CLOSE_RANGE, _LAST_DESCRIPTOR, _LAST_DESCRIPTOR, _UNSHARE_DESCRIPTORS):
+            for first, last in ((3, kept - 1), (max(kept, 2) + 1, _LAST_DESCRIPTOR)):
+                if first <= last:
+                    _call("syscall", _CLOSE_RANGE, first, last, 0)
+
+    _library()
+    return separate
 
 
 def adopt_orphans() -> bool:

@@ -1363,6 +1363,11 @@ class Trace:
         """
         return self._blobs.expand(value, self.status.count + 1 if before is None else before)
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that the file is read through; ``-1`` if it is opened for each read."""
+        return self._fd
+
     def set_aside(self) -> None:
         """Move the file to a descriptor that programs don't close, and tolerate it if one is closed nevertheless."""
         if self._released is None:

@@ -597,7 +597,7 @@ class IdleReporter:
 
     ``left`` returns the recorded steps that the program has not reached, ``waiting`` the threads that wait for the end
     of a child process, ``below`` the states of its child processes (``None``: one is busy, or this process's replay may
-    hand out an event), ``debugged`` whether this process is stopped in the debugger.
+    hand out an event), ``debugged`` whether this process is stopped in the debugger. ``trace`` is what ``left`` reads.
     """
 
     def __init__(
@@ -607,31 +607,40 @@ class IdleReporter:
         waiting: Callable[[], Collection[int]],
         below: Callable[[], list[Any] | None],
         debugged: Callable[[], bool],
+        trace: Trace | None = None,
     ) -> None:
-        import selectors  # only a process that is replayed as a child needs it: a recorded one starts without
+        # Only a process that is replayed as a child needs these: a recorded one starts without.
+        import selectors
+
+        from .._capture.isolation import separate_descriptors
 
         self._report: Final = report
         self._left: Final = left
         self._waiting: Final = waiting
         self._below: Final = below
         self._debugged: Final = debugged
+        self._trace: Final = trace
         self._parent: Final = os.getppid()
         self._questions = 0
-        with guard.allow():
-            os.mkfifo(ask_file(report), 0o600)
-            self._fd: Final = os.open(ask_file(report), os.O_RDWR | os.O_CLOEXEC)
         # select() takes no descriptor past 1023, and a forked server may have one there.
         self._asked: Final = selectors.PollSelector()
-        self._asked.register(self._fd, selectors.EVENT_READ)
+        with guard.allow():
+            os.mkfifo(ask_file(report), 0o600)
+            self._separate: Final = separate_descriptors()
         start_new_thread(self._listen, ())
 
     def _listen(self) -> None:
+        from selectors import EVENT_READ
+
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         process.observers[get_native_id()] = None
         with guard.allow(), suppress(OSError):  # the replay is over, and its directory gone
+            self._separate(-1 if self._trace is None else self._trace.descriptor)
+            questions = _reality.aside(os.open(ask_file(self._report), os.O_RDWR | os.O_CLOEXEC))
+            self._asked.register(questions, EVENT_READ)
             while True:
                 if self._asked.select(_PARENT_CHECK_INTERVAL):
-                    self._questions += len(os.read(self._fd, 4096))
+                    self._questions += len(os.read(questions, 4096))
                     self._write_state()
                 elif os.getppid() != self._parent and not os.path.exists(ask_file(self._report)):
                     os.kill(os.getpid(), signal.SIGKILL)  # a process of a replay must not outlive it

@@ -821,6 +821,7 @@ class ReplayedProcess(JoinedProcess):
             block.waiting_for_children,
             block.idle_children,
             lambda: debugger is not None and debugger.stands,
+            block.session.trace,
         )
 
     def _left(self) -> list[dict[str, Any]]:
