@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -195,6 +196,34 @@ def test_what_such_a_process_opens_then_is_its_own_in_a_replay(tmp_path: Path) -
     with replay(run) as session:
         assert program() == 0
     assert session.report.exact, session.report.as_dict()
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_replay_closes_no_file_of_the_program(tmp_path: Path, steps: int) -> None:
+    """A program that closes every descriptor, and then has a file of its own under the number of one of ours, keeps it when the replay
+    ends, whether or not the recording was read after that."""
+    (tmp_path / "orders.txt").write_text("a-17")
+
+    def program(*, closes: bool) -> list[int]:
+        pay(1)
+        if closes:
+            os.closerange(512, 600)
+        first = os.open(tmp_path / "orders.txt", os.O_RDONLY)
+        mine = [first, *(fcntl.fcntl(first, fcntl.F_DUPFD, 512) for _ in range(40))]
+        for _ in range(steps):
+            pay(2)
+        return mine
+
+    with record("job", store=tmp_path / "store") as run:
+        mine = program(closes=False)
+    for fd in mine:
+        os.close(fd)
+    with replay(run) as session:
+        mine = program(closes=True)
+    assert session.report.exact, session.report.as_dict()
+    for fd in mine:
+        assert os.pread(fd, 9, 0) == b"a-17"
+        os.close(fd)
 
 
 def test_a_run_whose_tip_can_not_be_kept_is_complete(tmp_path: Path) -> None:

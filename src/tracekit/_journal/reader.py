@@ -1055,8 +1055,8 @@ class Trace:
         self._blobs: Final = Blobs(self.entry, self.path, limits)
         #: Identifies the file once it is not kept open any more.
         self._released: tuple[int, int] | None = None
-        #: Identifies the file while a program in the same process may close its descriptor.
-        self._aside: tuple[int, int] | None = None
+        #: Identifies the file, and what the descriptor was opened for, while a program in the same process may close it.
+        self._aside: tuple[tuple[int, int], tuple[int, int]] | None = None
         #: For a compressed file, its state on disk; ``_fd`` is its decompressed content.
         self._packed: os.stat_result | None = None
         try:
@@ -1341,13 +1341,13 @@ class Trace:
             except OSError as error:
                 if error.errno != EBADF or self._aside is None:
                     raise
-                self._released, self._fd = self._aside, -1  # the program has closed it
+                self._released, self._fd = self._aside[0], -1  # the program has closed it
         try:
             with open_file(self.path, "rb", buffering=0) as file:
-                found = system.fstat(file.fileno())
-                if (found.st_dev, found.st_ino) == self._released and self._packed is None:
+                same = _identity(system.fstat(file.fileno())) == self._released
+                if same and self._packed is None:
                     return system.pread(file.fileno(), size, at)
-                if (found.st_dev, found.st_ino) == self._released:
+                if same:
                     with open_file(unpacked(file.fileno(), self.path), "rb", buffering=0) as content:
                         return system.pread(content.fileno(), size, at)
         except (FileNotFoundError, NotADirectoryError):
@@ -1371,21 +1371,33 @@ class Trace:
     def set_aside(self) -> None:
         """Move the file to a descriptor that programs don't close, and tolerate it if one is closed nevertheless."""
         if self._released is None:
-            found = self._packed or system.fstat(self._fd)
-            self._fd, self._aside = _reality.aside(self._fd), (found.st_dev, found.st_ino)
+            self._fd = _reality.aside(self._fd)
+            self._aside = self._identity(), _identity(system.fstat(self._fd))
 
     def release(self) -> None:
         """Close the file, and open it for each later read. For users that are done but may still be asked something."""
         if self._released is None:
-            found = self._packed or system.fstat(self._fd)
-            self._released = (found.st_dev, found.st_ino)
+            self._released = self._identity() if self._aside is None else self._aside[0]
             self.close()
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
+        """Close the file, unless the program has. Idempotent."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if fd >= 0 and self._is_ours(fd):
             system.close(fd)
+
+    def _identity(self) -> tuple[int, int]:
+        return _identity(self._packed or system.fstat(self._fd))
+
+    def _is_ours(self, fd: int) -> bool:
+        """Return whether a descriptor is the one that was moved aside: the program may have closed it, and its next file
+        may have got the number."""
+        if self._aside is None:
+            return True
+        try:
+            return _identity(system.fstat(fd)) == self._aside[1]
+        except OSError:
+            return False
 
     def __enter__(self) -> Trace:
         return self
@@ -1399,6 +1411,10 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}>"
+
+
+def _identity(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
 
 
 class Follower:
