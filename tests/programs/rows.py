@@ -68,6 +68,8 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "tables": ("duckdb", "polars", "pandas", "pyarrow", "faiss-cpu", "openai"),
     "tools": ("gitpython", "docker", "openai"),
     "playwright": ("playwright", "openai"),
+    "pipecat": ("pipecat-ai[openai]", "openai"),
+    "a2a": ("a2a-sdk[http-server]", "openai"),
     "gradio": ("gradio", "openai"),
     "wandb": ("wandb", "openai"),
     "mlflow": ("mlflow", "openai"),
@@ -82,8 +84,9 @@ def fields(body: dict[str, Any]) -> str:
 
 
 def deep(body: dict[str, Any]) -> dict[str, Any]:
-    """Fields for Instructor, of which some are refused."""
-    return {body["tools"][0]["function"]["name"]: {"place": words(), "metres": random.choice((1, 5))}}
+    """Fields for Instructor, of which some are refused the first time."""
+    metres = random.choice((1, 5)) if len(body["messages"]) == 1 else 5
+    return {body["tools"][0]["function"]["name"]: {"place": words(), "metres": metres}}
 
 
 def final(body: dict[str, Any]) -> str | None:
@@ -322,6 +325,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("ag2_chat", "an agent with a tool, others streamed side by side", "ag2", ("ag2", "openai")),
     Row("agentscope_agents", "agents side by side, streamed", "agentscope", ("agentscope", "openai")),
+    Row(
+        "pipecat_bot",
+        "a pipeline of processors side by side, each with its queue, a streamed model",
+        "pipecat",
+        ("pipecat-ai", "openai"),
+    ),
+    Row("a2a_agents", "an agent by A2A in the process, its tasks streamed", "a2a", ("a2a-sdk", "openai")),
     Row("beeai_workflow", "a workflow that repeats a step, streamed", "beeai", ("beeai-framework", "litellm")),
     Row(
         "ragas_experiment",
