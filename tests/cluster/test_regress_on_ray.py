@@ -106,3 +106,20 @@ def test_nothing_is_lost_with_a_worker(corpus: Path, bucket: str, monkeypatch: p
     assert {run.run: (run.state, run.text, run.group, run.differences) for run in report.runs} == facts
     assert report.counts["differs"] == len(range(0, RUNS, 5))
     assert report.counts["same"] == RUNS - report.counts["differs"]
+
+
+def test_the_examples_of_the_page_run_on_a_cluster_and_from_a_bucket(tmp_path: Path) -> None:
+    """Those for which the packages are nowhere else, too: in order, and with the output that the page shows."""
+    for name in ("boto3", "moto", "openai", "ray", "s3fs"):
+        pytest.importorskip(name)
+    root = Path(__file__).parents[2]
+    variables = {**os.environ, "PYTHONPATH": str(root)}
+    line = ("-m", "tests.support.pages", str(root / "docs/how-to/regress.md"), str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, *line, sys.executable, sys.executable],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -100,6 +101,7 @@ SERVERS: dict[str, Callable[[], dict[str, str]]] = {"collector": collector, "mod
 
 
 if __name__ == "__main__":
-    variables = SERVERS[sys.argv[1]]()
+    with redirect_stdout(sys.stderr):  # what a server says of itself
+        variables = SERVERS[sys.argv[1]]()
     print("export", *(f"{name}={shlex.quote(value)}" for name, value in variables.items()), flush=True)
     time.sleep(600)

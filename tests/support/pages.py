@@ -146,7 +146,7 @@ class Page:
 
     def _block(self, block: Block) -> str | None:
         if block.beside:
-            self._export(shlex.split(self._started(block.beside, self.servers)))
+            self._export(shlex.split(self._started(block.beside, self.servers, stderr=subprocess.DEVNULL)))
         if block.before:
             status, printed = self._command(block.before)
             if status != 0:
@@ -237,14 +237,14 @@ class Page:
             self._export(shlex.split(line))
         return f"it printed {line!r}" if missing(shown, line.replace(str(self.directory), HOME)) else None
 
-    def _started(self, command: str, kept: list[subprocess.Popen[str]]) -> str:
+    def _started(self, command: str, kept: list[subprocess.Popen[str]], *, stderr: int = subprocess.STDOUT) -> str:
         """Start a command that goes on; return the first line that it prints."""
         process = subprocess.Popen(
             ["sh", "-c", f"exec {command}"],
             cwd=self.directory,
             env=self.environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
         )
         kept.append(process)
