@@ -389,6 +389,34 @@ def test_show_says_what_a_model_asked_for() -> None:
     assert "Hm." in second
 
 
+@traced_model(model="gpt-y")
+def ask_for_many(messages: list[Any]) -> Any:
+    names = ["look", "look", "look", "reserve"]
+    calls = [
+        {"id": f"c{n}", "function": {"name": name, "arguments": json.dumps({"order_id": "A" * 30 + str(n)})}}
+        for n, name in enumerate(names)
+    ]
+    return {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
+
+
+def test_all_tools_that_a_model_asked_for_are_named() -> None:
+    """Where their arguments don't fit, their names do; the step itself has the arguments."""
+    path = recorded(lambda: ask_for_many([{"role": "user", "content": "Where are they?"}]))
+    (line,) = (one for one in call("show", path).stdout.splitlines() if "gpt-y" in one)
+    assert "asks for look (3 times), reserve" in line
+    assert call("show", path, line.split()[0]).stdout.count("asks for look(order_id=") == 3
+
+
+def test_the_first_line_fits_the_terminal() -> None:
+    """In a narrow one its figures are on a second line."""
+    path = recorded(conversation)
+    shown, _ = on_a_terminal("show", path, columns=80)
+    lines = shown.splitlines()
+    assert max(map(len, lines[:2])) <= 80, lines
+    assert "complete" in lines[0]
+    assert "2 model calls" in lines[1]
+
+
 def test_clocks_and_bookkeeping_are_shown_on_request() -> None:
     """A clock read is no line of the tree until it is asked for, and the tree says how many such entries there are."""
     path = recorded(conversation)

@@ -330,6 +330,7 @@ if __name__ == "__main__":
 IN_CHILD = FAMILY.splitlines().index("    mine = look(n)") + 1
 
 
+@pytest.mark.timeout(300)  # it begins the program five times, and a process below it
 def test_a_child_process_is_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines stop, its variables are seen, it goes line by line, and steps lead from the program into it, back, and out of it."""
     monkeypatch.setenv("TRACEKIT_DIR", str(tmp_path / ".tracekit"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -179,7 +180,7 @@ def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str
     call = call or step.call
     if call is not None:
         answer = call.answer
-        parts = [f"asks for {', '.join(map(request_text, call.requested))}"] if call.requested else []
+        parts = [_requests_text(call.requested, room)] if call.requested else []
         parts += [_quoted(answer.text, max(24, room - len("".join(parts))))] if answer.text else []
         parts += [f"refuses: {answer.refusal}"] if answer.refusal else []
         if parts:
@@ -194,6 +195,15 @@ def result_text(step: StepView, room: int, call: ModelCall | None = None) -> str
         texts = [piece for piece in map(plain, step.pieces(40)) if isinstance(piece, str)]
         return f"{_quoted(''.join(texts), room)} ({chunks})" if texts else chunks
     return brief(value, room)
+
+
+def _requests_text(requests: Sequence[ToolRequest], room: int) -> str:
+    """Return a model's requests as calls; several that don't fit by their names, so that none is cut off."""
+    text = f"asks for {', '.join(map(request_text, requests))}"
+    if len(text) <= room or len(requests) == 1:
+        return text
+    names = Counter(request.name for request in requests).items()
+    return f"asks for {', '.join(name if count == 1 else f'{name} ({count} times)' for name, count in names)}"
 
 
 def _by_name(input: Any) -> Mapping[str, Any]:

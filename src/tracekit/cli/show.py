@@ -300,7 +300,7 @@ def _print_tree(view: RunView, choice: Choice, limit: int) -> None:
 
 def _tree(view: RunView, choice: Choice, limit: int, console: Console) -> Iterator[Line | Text]:
     """Yield the lines of the tree."""
-    yield _heading(view)
+    yield from _heading(view, console.width)
     left, hidden, found = limit or sys.maxsize, 0, False
     for file in view.files:
         steps = file.steps
@@ -361,7 +361,8 @@ def _nothing_found(view: RunView, choice: Choice) -> str:
     return f"{text}; {'; '.join(parts)}"
 
 
-def _heading(view: RunView) -> Text:
+def _heading(view: RunView, width: int) -> Iterator[Text]:
+    """Yield the first line; where it is too long for a terminal, its figures are on a second one."""
     taken = view.taken
     counted = sum(1 for _ in view.steps(kinds=("tool",)))
     parts = [plural(taken.calls, "model call")] if taken.calls else []
@@ -371,14 +372,17 @@ def _heading(view: RunView) -> Text:
         parts += [] if taken.cost_usd is None else [dollars(taken.cost_usd)]
     # A file without an entry has no begin.
     began = f"  {local_time(view.started_ns)} ({age(view.started_ns)} ago), {duration(view.took)}"
-    return styled(
+    about: Line = [
         (view.name, "bold"),
         (f"  {view.run_id}", "cyan"),
         (f"  {view.state}", _STATES[view.state]),
         ("" if view.imported_from is None else f"  imported from {printable(view.imported_from)}", "yellow"),
-        (began if view.started_ns else "", "dim"),
-        ("".join(f"  {part}" for part in parts), "dim"),
-    )
+    ]
+    figures: Line = [(began if view.started_ns else "", "dim"), ("".join(f"  {part}" for part in parts), "dim")]
+    if _length(about) + _length(figures) <= width:
+        yield styled(*about, *figures)
+    else:
+        yield from (styled(*about), styled(*figures))
 
 
 def _step_lines(file: FileView, shown: array[int], width: int) -> Iterator[Line]:
