@@ -275,6 +275,7 @@ class World:
         self.shared: dict[str, list[int]] = {"lock": [], "semaphore": [], "condition": []}
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
         #: One with fewer workers than there may be calls, each of which takes a while to begin.
+        self.loop = asyncio.get_running_loop()
         self.small = concurrent.futures.ThreadPoolExecutor(2, initializer=pace.native, initargs=(1,))
         #: The calls that tasks have submitted to it, and those in threads that need the loop.
         self.submitted: list[concurrent.futures.Future[Any]] = []
@@ -809,6 +810,31 @@ def th_shared(world: World, what: int, ms: int) -> Any:
 def th_small_pool(world: World, ms: int) -> Any:
     """A call in a pool in which threads are in one another's way."""
     return world.small.submit(call, ms).result()
+
+
+@in_thread(3, several(ms(0, 1, 2, 5), 1, 3), ms(0, 1, 3))
+def th_give_up(world: World, limits: list[int], ms: int) -> Any:
+    """Have the loop make calls, and give up on those that take longer than their limits: at once, or while they are made."""
+    seen: list[Any] = []
+
+    async def one() -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        world.needing.append(task)
+        return await fetch(ms)
+
+    for limit in limits:
+        coroutine = one()
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, world.loop)
+        except BaseException:  # the replay has failed
+            coroutine.close()
+            raise
+        try:
+            seen.append(future.result(timeout=limit / 1000))
+        except TimeoutError:
+            seen.append(["late", future.cancel()])
+    return [seen, report_here(seen)]
 
 
 @in_thread(2, blocks(2, 3))

@@ -694,3 +694,37 @@ def test_a_call_that_a_thread_gives_up_before_its_loop_takes_it(tmp_path: Path) 
     with replay(run) as session:
         assert asyncio.run(main(0, 100_000)) == seen
     assert session.report.exact
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_thread_gives_up_what_its_loop_has_as_late_as_it_did(tmp_path: Path, in_time: bool) -> None:
+    """Whether ``cancel()`` came before the result does not depend on how fast the loop is in the replay."""
+
+    @traced_tool(side_effect="read_only")
+    async def fetch(what: str) -> str:
+        await asyncio.sleep(0)
+        return what
+
+    async def main(busy: int) -> list[Any]:
+        loop = asyncio.get_running_loop()
+
+        async def one() -> str:
+            answer = await fetch("one")
+            loop.call_soon(usleep, busy)  # before whoever waits for the task gets its result
+            return answer
+
+        def work() -> list[Any]:
+            future = asyncio.run_coroutine_threadsafe(one(), loop)
+            usleep(50_000)
+            seen = [future.cancel(), future.done(), future.cancelled(), future.cancel()]
+            return [*seen, asyncio.run_coroutine_threadsafe(fetch("last"), loop).result()]
+
+        return await asyncio.to_thread(work)
+
+    slow, fast = 200_000, 0
+    with record("handover", store=tmp_path) as run:
+        seen = asyncio.run(main(slow if in_time else fast))
+    assert seen == [in_time, True, in_time, in_time, "last"]
+    with replay(run) as session:
+        assert asyncio.run(main(fast if in_time else slow)) == seen
+    assert session.report.exact

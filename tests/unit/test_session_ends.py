@@ -13,9 +13,11 @@ import sys
 import threading
 import time
 import warnings
+from _thread import interrupt_main
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -379,3 +381,33 @@ def test_a_block_that_is_interrupted_while_it_waits_for_its_threads_has_failed(t
     last = entries(seen[0].path)[-1]
     assert last["type"] == "run.failed"
     assert last["error"]["type"].endswith("KeyboardInterrupt")
+
+
+def test_ctrl_c_while_the_end_of_a_run_is_written(tmp_path: Path) -> None:
+    """Whatever the instant at which its last entry is made: the run is complete, and its program is interrupted then."""
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal left
+        if event == "call" and frame.f_code.co_name == "_close_log":
+            left = n
+        elif event == "call" and frame.f_code.co_name == "leave" and frame.f_code.co_filename.endswith("world.py"):
+            sys.setprofile(None)  # the log is closed
+        elif left:
+            left -= 1
+            if not left:
+                sys.setprofile(None)
+                interrupt_main()
+
+    n, left, interrupted = 0, 0, True
+    while interrupted:
+        n += 3
+        interrupted = False
+        try:
+            with record("interrupted", store=tmp_path) as run:
+                look("at this")
+                sys.setprofile(count)
+            sys.setprofile(None)
+        except KeyboardInterrupt:
+            interrupted = True
+        assert entries(run.path)[-1]["type"] == "run.completed", n
+    assert n > 20

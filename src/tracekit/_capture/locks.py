@@ -127,7 +127,7 @@ class Taking:
         turn, lock = self._turn, self._lock
         turn.took_lock()
         loop = running_loop()
-        line = self._scope.lane if loop is None else id(loop)
+        line = self._scope.lane if loop is None else ref(loop)
         before = self._scope.session.state.extras.of(_Owners).take(lock, line, turn)
         if before is not None and turn.live:
             where = before.identity()

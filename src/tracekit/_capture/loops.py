@@ -16,6 +16,7 @@ from contextvars import Context, ContextVar
 from functools import partial
 from inspect import iscoroutinefunction
 from sys import _getframe
+from types import CodeType
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -391,6 +392,8 @@ def _call_soon_threadsafe(original: Any) -> Any:
         if scope is None or not scope.session.state.ordered:
             return original(self, callback, *args, context=context)
         turn: Any = scope.session.arm(scope, "loop.call", 0)
+        if (future := _result_of(callback)) is not None:
+            future._tracekit_handed = turn
         handle = _FROM_THREAD(callback, args, self, context)
 
         def run() -> None:
@@ -403,15 +406,41 @@ def _call_soon_threadsafe(original: Any) -> Any:
             if turn.comes:
                 turn.on_fire(run)
                 return
-            if turn.live:
-                turn.fired()
-            run()
+            # A thread gives it up before or after it has begun as a whole.
+            with nullcontext() if future is None or self.get_task_factory() is not None else future._condition:
+                if turn.live:
+                    turn.fired()
+                run()
 
         original(self, arrived, context=Context())
         return handle
 
     call_soon_threadsafe.__qualname__ = getattr(original, "__qualname__", "call_soon_threadsafe")
     return call_soon_threadsafe
+
+
+#: What ``asyncio.run_coroutine_threadsafe`` hands to a loop.
+_SUBMITTED: Final = next(
+    code for code in asyncio.run_coroutine_threadsafe.__code__.co_consts if isinstance(code, CodeType)
+)
+
+
+def _result_of(callback: Any) -> Any:
+    """Return the future by which a thread gets the result of what it has a loop run; ``None`` for another callback."""
+    if getattr(callback, "__code__", None) is not _SUBMITTED:
+        return None
+    return callback.__closure__[_SUBMITTED.co_freevars.index("future")].cell_contents
+
+
+def _set_result(original: Any) -> Any:
+    def _set_concurrent_future_state(concurrent: Any, source: Any) -> None:
+        handed = getattr(concurrent, "_tracekit_handed", None)
+        if handed is not None and handed.given_up and not concurrent.cancelled():
+            concurrent._tracekit_withheld = True  # the recorded program had cancelled it by then, and this one will
+            return None
+        return original(concurrent, source)  # type: ignore[no-any-return]
+
+    return _set_concurrent_future_state
 
 
 def _call_exception_handler(original: Any) -> Any:
@@ -970,6 +999,7 @@ _PATCHES: Final = (
     Patch("asyncio.tasks", "_AsCompletedIterator._wait_for_one", _iterator_of_done),
     Patch("asyncio.timeouts", "Timeout.reschedule", _reschedule),
     Patch("asyncio.futures", "_chain_future", _chain),
+    Patch("asyncio.futures", "_set_concurrent_future_state", _set_result),
     Patch("asyncio.unix_events", "_UnixSelectorEventLoop.add_signal_handler", _add_signal_handler),
     Patch("uvloop", "Loop.create_task", _create_task),
     Patch("uvloop", "Loop.call_soon", _call_soon),

@@ -16,6 +16,7 @@ from _signal import getsignal as _found  # type: ignore[import-not-found]
 from _signal import signal as _put
 from collections.abc import Callable
 from functools import partial
+from sys import _getframe
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ from .._runtime.signals import (
     line_of_user,
     name_of,
     place_of,
+    postponed,
 )
 from .._sources import is_tracekit
 from ..errors import ReplayError
@@ -141,6 +143,8 @@ _sending: Final[list[int]] = []
 
 def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -> Any:
     """Handle the interpreter's call of a handler, which has interrupted ``frame``."""
+    if postponed(lambda: _called(number, _getframe(), handler)):
+        return None
     scope = current.get()
     threads = None if scope is None else scope.session.threads
     ended = scope is not None and scope.session.state.ended

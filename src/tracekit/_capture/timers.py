@@ -9,12 +9,12 @@ import threading
 import time
 from _thread import LockType, RLock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from sys import _getframe
 from types import FrameType, SimpleNamespace
 from typing import Any, Final
 
-from .._reality import gate, monotonic_ns, repoint
+from .._reality import gate, monotonic_ns, repoint, running_loop
 from .._runtime.session import Scope, current
 from . import threads as handover
 from .callers import by_observer, by_user, of_the_program
@@ -89,6 +89,7 @@ def _blocking_patches() -> list[ReversiblePatch]:
             asked(futures.Future, "running"),
             asked(futures.Future, "cancelled"),
             once(futures.Future, "add_done_callback", _add_done_callback),
+            once(futures.Future, "cancel", lambda original: _cancel(original, scope_of_timers)),
         ]
     if (queue := loaded("queue")) is not None:
         found.append(once(queue, "time", lambda _: _now))
@@ -523,7 +524,8 @@ def _get_of_a_pool(original: Any, late: type[Exception], scope_of: _Scope) -> An
 
 def _until_done(future: Any, answer: object) -> None:
     if answer:
-        loaded("concurrent.futures._base").wait([future])
+        with suppress(loaded("concurrent.futures._base").CancelledError):
+            future.exception()  # also returns for one that is cancelled, and of which nobody has been notified
 
 
 def _asked(original: Any, name: str, agree: Callable[[Any, Any], object], scope_of: _Scope) -> Any:
@@ -579,6 +581,53 @@ def _add_done_callback(original: Any) -> Any:
 
     add_done_callback.__qualname__ = original.__qualname__
     return add_done_callback
+
+
+def _cancel(original: Any, scope_of: _Scope) -> Any:
+    """Capture that a thread no longer takes what it gets from an event loop. Whether that is in time is an event of the run; the
+    loop does not set the result of such a future in a replay (``loops``)."""
+
+    def cancel(self: Any) -> bool:
+        handed = getattr(self, "_tracekit_handed", None)
+        if handed is None or running_loop() is not None or _is_called_back_for(self) or (scope := scope_of()) is None:
+            return original(self)  # type: ignore[no-any-return]
+        turn = armed(scope, "Future.cancel", 0)
+        if turn is not None and turn.live:
+            return _cancelled(original, self, turn, handed)
+        if (
+            turn is not None
+            and turn.comes
+            and await_place(turn, scope.session.threads)
+            and "given_up" not in turn.about
+        ):
+            _until_done(self, True)
+        answer = bool(original(self))
+        if answer and vars(self).pop("_tracekit_withheld", False):
+            self.set_running_or_notify_cancel()  # as the loop does that finds it cancelled
+        return answer
+
+    cancel.__qualname__ = original.__qualname__
+    return cancel
+
+
+def _cancelled(original: Any, future: Any, turn: Any, handed: Any) -> bool:
+    """Cancel a future and write whether that was in time, as one thing to whoever sets its result; then its callbacks are called."""
+    with future._condition:
+        vars(future)["_invoke_callbacks"] = _no_callbacks
+        before = future._state
+        try:
+            answer = bool(original(future))
+        finally:
+            del vars(future)["_invoke_callbacks"]
+        given_up = handed.identity() if answer else None
+        turn.fired(None if given_up is None else {"given_up": given_up})
+    if future._state != before:
+        future._invoke_callbacks()
+    return answer
+
+
+def _no_callbacks() -> None:
+    """Call no callbacks."""
 
 
 def _of_simple_queues(kind: Any, scope_of: _Scope) -> list[ReversiblePatch]:

@@ -29,7 +29,7 @@ from .._runtime.process import process
 from .._runtime.recorder import Recording, of_run
 from .._runtime.redaction import Redactor
 from .._runtime.session import Leaving, Session, current
-from .._runtime.signals import in_live_step
+from .._runtime.signals import in_live_step, undivided
 from .._values import exception_to_json
 from ..errors import BudgetExceededError, DivergenceError, LogWriteError, ReplayError, TracekitError
 
@@ -100,6 +100,10 @@ def end_log(
     ``end`` is called when nothing else can write. ``error`` is what the program itself ends with: a ``LogWriteError``
     that it already got and did not catch is not raised again.
     """
+    undivided(lambda: _end_log(session, store, end, error))  # Ctrl-C would leave the run without an end
+
+
+def _end_log(session: Recording, store: Store | None, end: Callable[[], End], error: BaseException | None) -> None:
     journal = session.log.journal
     try:
         journal.flush()

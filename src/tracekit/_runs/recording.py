@@ -20,6 +20,7 @@ from .._runtime.process import ProcessRole, Replacement, process
 from .._runtime.recorder import Recording, encode_reads
 from .._runtime.redaction import Redactor, patterns_of
 from .._runtime.session import Scope, Session, Unfinished, current
+from .._runtime.signals import undivided
 from ..errors import NotReplayableError
 from . import block as arguments
 from . import children, ending, segments
@@ -372,6 +373,13 @@ class RecordBlock(Block[Run]):
         if session.state.discarded:
             world.leave()
             return
+        undivided(lambda: self._close_log(session, error))  # Ctrl-C would leave the run without an end
+        if session.report.noted:
+            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_advice(session)}")
+        for sentence in session.report.warnings:
+            warn(f"run {session.run_id}: {sentence}", error=error)
+
+    def _close_log(self, session: Recording, error: BaseException | None) -> None:
         try:
             try:
                 if self._role is not None:
@@ -382,10 +390,6 @@ class RecordBlock(Block[Run]):
                 ending.end_log(session, self._store, lambda: self._how_it_ends(session, error), error)
         finally:
             world.leave()
-        if session.report.noted:
-            warn(f"run {session.run_id}: {'; '.join(session.report.noted)}. {_advice(session)}")
-        for sentence in session.report.warnings:
-            warn(f"run {session.run_id}: {sentence}", error=error)
 
     def _how_it_ends(self, session: Recording, error: BaseException | None) -> ending.End:
         result = None if self._run is None or self._run.result is UNSET else self._run.result

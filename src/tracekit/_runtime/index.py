@@ -134,6 +134,8 @@ class Index:
         #: For each lock that was taken after another thread, where that had taken it: a key of a timer.
         self.following: Final[dict[int, tuple[int, str, int, int]]] = {}
         self.followed: Final[set[tuple[int, str, int, int]]] = set()
+        #: The calls that threads handed to event loops, and whose results they no longer took: keys of timers.
+        self.given_up: Final[set[tuple[int, str, int, int]]] = set()
         #: The calls of signal handlers, in order.
         self.signals: Final[list[int]] = []
         self.lanes: Final[dict[LaneKey, int]] = {}
@@ -316,31 +318,38 @@ class Index:
             if "output" in entry:
                 self.snapshots.setdefault(entry["name"], seq)
                 return OTHER
-            about = entry["input"]
-            name, call = entry["name"], about.get("call")
-            self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
-            if name == LOCK_TAKEN:
-                lane_before, function, after, n = about["following"]
-                before = self.following[seq] = lane_before, function, after, n
-                self.followed.add(before)
-                return OTHER
-            if name in SIGNALS:
-                self.signals.append(seq)
-            if name in QUEUES and call is not None:
-                self.hops[seq] = lane
-                self._beside.add(seq)
-            if name == CUT_OFF:
-                self.cut_off.setdefault((lane, about.get("after", 0)), {})[seq] = call
-                return OTHER
-            if name in IN_LOOP:
-                hop = about.get("hop")
-                if type(hop) is int:
-                    self.hops[seq] = lane
-                    if hop:
-                        self.hop_calls[seq] = hop
-                self._place(seq, lane, entry, hop=hop is not None)
-            return self._event(seq)
+            return self._timer(seq, lane, entry)
         return OTHER
+
+    def _timer(self, seq: int, lane: int, entry: Mapping[str, Any]) -> int:
+        """Take the entry of a timer, or of another event that was expected as one is."""
+        about = entry["input"]
+        name, call = entry["name"], about.get("call")
+        self.timers[lane, name if call is None else f"{name}:{call}", about.get("after", 0), about["n"]] = seq
+        if name == LOCK_TAKEN:
+            lane_before, function, after, n = about["following"]
+            before = self.following[seq] = lane_before, function, after, n
+            self.followed.add(before)
+            return OTHER
+        if name in SIGNALS:
+            self.signals.append(seq)
+        elif "given_up" in about:
+            lane_before, function, after, n = about["given_up"]
+            self.given_up.add((lane_before, function, after, n))
+        if name in QUEUES and call is not None:
+            self.hops[seq] = lane
+            self._beside.add(seq)
+        if name == CUT_OFF:
+            self.cut_off.setdefault((lane, about.get("after", 0)), {})[seq] = call
+            return OTHER
+        if name in IN_LOOP:
+            hop = about.get("hop")
+            if type(hop) is int:
+                self.hops[seq] = lane
+                if hop:
+                    self.hop_calls[seq] = hop
+            self._place(seq, lane, entry, hop=hop is not None)
+        return self._event(seq)
 
     def _step(self, seq: int, lane: int, family: str, role: str, entry: Mapping[str, Any]) -> int:
         if role == "intent":

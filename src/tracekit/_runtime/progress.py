@@ -21,7 +21,7 @@ import orjson
 
 from .._reality import monotonic_ns, running_loop
 from . import loop_queue
-from .lane import NOBODY, UNLIMITED, Lane
+from .lane import CALLBACK, NOBODY, UNLIMITED, Lane
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -143,7 +143,8 @@ class Progress:
             raise RuntimeError("Event loop is closed")
         handle.counted = self._uncounted is not loop
         handle.lane = lane
-        if lane is not None and lane.loop is not loop:
+        comes = lane is not None and lane.loop is not loop
+        if lane is not None and comes:
             lane.loop, known = loop, self._of(loop)
             known.moved.append(lane)
             lane.moved = None
@@ -157,7 +158,10 @@ class Progress:
             self.follow(lane)
             if lane.task and lane.id < 0:
                 self.unlike(lane)
-        self.queue(loop).add(handle)
+        queue = self.queue(loop)
+        if lane is not None and comes and lane in self._number:
+            self._limit(self._number[lane])  # whether it is another thread's depends on the loop
+        queue.add(handle)
 
     def _of(self, loop: AbstractEventLoop) -> _Moves:
         known = self._loops.get(loop)
@@ -468,10 +472,12 @@ class Progress:
             queue.look_again = True
 
     def _is_in_another_thread(self, lane: Lane) -> bool:
-        """Return whether ``lane`` is that of a thread which hands calls to the loop: it goes on by itself, not by the callbacks
-        of its lane that the loop runs, such as those of futures that it has got for these calls."""
+        """Return whether ``lane`` is that of a thread which hands calls to the loop, or did: it goes on by itself, not by the
+        callbacks of its lane that the loop runs, such as those of futures that it has got for these calls."""
         queue = self._queues.get(lane.loop)  # type: ignore[call-overload]
-        return queue is not None and lane.open and not lane.in_loop and lane.owner != queue.thread
+        if queue is None or lane.task or lane.in_loop or lane.name == CALLBACK:
+            return False
+        return bool(lane.owner != queue.thread)
 
     def _owes(self, number: int, seq: int) -> bool:
         """Return whether a lane has yet to make a step that was recorded before event ``seq``; until then it is not

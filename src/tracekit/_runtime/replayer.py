@@ -327,6 +327,11 @@ class ReplayedTimer(Timer):
         """Do nothing: it ran out after the end of the replay, which is in no log."""
 
     @property
+    def given_up(self) -> bool:
+        session = self._session
+        return self._key in session.index.given_up and session.failure is None and not session.schedule.over
+
+    @property
     def about(self) -> Mapping[str, Any]:
         """Return what was recorded with it."""
         return {} if self._seq is None else self._session.trace.entry(self._seq)["input"]

@@ -405,6 +405,11 @@ class Timer(Protocol):
         """Whether it may still fire: past the end of the log of a resumed run."""
         ...
 
+    @property
+    def given_up(self) -> bool:
+        """Whether, in the recording, a thread has cancelled in time what it gets by this call of a loop."""
+        return False
+
     def fired(self, about: Mapping[str, Any] | None = None) -> None:
         raise AssertionError("a replayed timer fires at its recorded place")
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import Token
 from types import FrameType
@@ -42,6 +43,8 @@ __all__ = [
     "line_of_user",
     "name_of",
     "place_of",
+    "postponed",
+    "undivided",
 ]
 
 #: The names of the entries of handlers' calls, outside event loops and in them.
@@ -51,6 +54,42 @@ LOOP_SIGNAL: Final = "loop.signal"
 
 #: The scopes of what the running signal handlers have interrupted; only the main thread runs any.
 interrupted: Final[list[Scope]] = []
+
+
+#: The calls of handlers that come at the end of what runs ``undivided``; only the main thread runs any.
+_postponed: Final[list[list[Callable[[], object]]]] = []
+
+
+def undivided(work: Callable[[], object]) -> None:
+    """Do ``work``, which is short and can't be taken up again, as a whole: a handler that is called in its course is called at its
+    end, with the exception that it raises."""
+    here = threading.current_thread() is threading.main_thread()
+    mine: list[Callable[[], object]] = []
+    try:
+        if here:
+            _postponed.append(mine)
+    finally:  # a handler has raised just before
+        try:
+            work()
+        finally:
+            _postponed[:] = [calls for calls in _postponed if calls is not mine]
+            _call_each(mine)
+
+
+def postponed(call: Callable[[], object]) -> bool:
+    """Keep the call of a handler, if something is just done ``undivided``; return whether it is."""
+    if not _postponed:
+        return False
+    _postponed[0].append(call)
+    return True
+
+
+def _call_each(calls: list[Callable[[], object]]) -> None:
+    if calls:
+        try:
+            calls.pop(0)()
+        finally:
+            _call_each(calls)
 
 
 def in_live_step() -> bool:

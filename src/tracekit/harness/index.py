@@ -23,7 +23,7 @@ from ..integration import (
     from_json,
     meta_of,
 )
-from .writer import Line, family_of_kind, name_of
+from .writer import Line
 
 __all__ = ["ReplayTraceWriter", "TraceEvent", "TraceEvents", "TraceIndex", "load_trace"]
 
@@ -271,18 +271,15 @@ class ReplayTraceWriter:
     ) -> int:
         """Compare an event with the next recorded one of its kind; return the ``seq`` of that one. Raises
         ``DivergenceError`` if it differs."""
-        family, entry_type = family_of_kind(kind)
-        about = dict(metadata or {})
-        called = name_of(kind, name, about)
-        if family is None:
-            return self._line.note(entry_type, called, input, output, about)
-        step = self._line.begin(family, called, input, about)
+        seq, step = self._line.event(kind, input, output, metadata, name)
+        if step is None:
+            return seq
         recorded = step.answer()
         now = output if error is None else exception_text(error)
         then = recorded.output if recorded.error is None else exception_text(recorded.error)
         assert isinstance(self._line.run, OpenReplay)
-        self._line.run.agree(f"{kind} {called!r}", step.seq, then, now)
-        return int(step.seq)
+        self._line.run.agree(f"{kind} {step.spec.name!r}", seq, then, now)
+        return seq
 
     def set_result(self, value: Any) -> None:
         """Do nothing: the recorded run has its result."""

@@ -12,7 +12,7 @@ from ..agents.view import Observed
 from ..errors import RunStateError
 from ..integration import SINGLES, Note, OpenReplay, OpenRun, Request, Scope, Session, Spec, Store, entered, placed
 
-__all__ = ["Line", "TraceWriter", "family_of_kind"]
+__all__ = ["Line", "TraceWriter"]
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
 #
@@ -99,10 +99,18 @@ class Line:
         spec = Spec(family, name, side_effect=side_effect, signature=signature, lists=family == "llm")
         return self.session.begin(self.scope(), Request(spec, input))
 
-
-def name_of(kind: str, name: str | None, metadata: Mapping[str, Any]) -> str:
-    """Return the name of a step: ``name``, else the model or tool in ``metadata``, else its kind."""
-    return name or str(metadata.get("tool_id") or metadata.get("model_id") or metadata.get("name") or kind)
+    def event(
+        self, kind: str, input: Any, output: Any, metadata: Mapping[str, Any] | None, name: str | None
+    ) -> tuple[int, Any]:
+        """Write, or match, what says that an event of this kind has happened. Return its ``seq``, and the step whose outcome is
+        still to be written or compared; ``None`` for a kind with a single entry."""
+        family, entry_type = family_of_kind(kind)
+        about = dict(metadata or {})
+        called = name or str(about.get("tool_id") or about.get("model_id") or about.get("name") or kind)
+        if family is None:
+            return self.note(entry_type, called, input, output, about), None
+        step = self.begin(family, called, input, about)
+        return int(step.seq), step
 
 
 # -- the writer --------------------------------------------------------------------------------------------------------
@@ -185,17 +193,12 @@ class TraceWriter(Line):
         replaces ``output``. For a call with effects use ``TracedToolClient``, which has the intent record on disk
         *before* the call. Raises ``RunStateError`` for an unknown kind, ``LogWriteError``.
         """
-        family, entry_type = family_of_kind(kind)
-        about = dict(metadata or {})
-        called = name_of(kind, name, about)
-        if family is None:
-            return self.note(entry_type, called, input, output, about)
-        step = self.begin(family, called, input, about)
-        if error is None:
+        seq, step = self.event(kind, input, output, metadata, name)
+        if step is not None and error is None:
             step.done(output)
-        else:
+        elif step is not None:
             step.failed(error)
-        return int(step.seq)
+        return seq
 
     def set_result(self, value: Any) -> None:
         """Set the run's result; it is written at its end."""
