@@ -125,6 +125,15 @@ PROGRAMS = {
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(out)
         """,
+    "a heartbeat beside a wait with a limit": """
+        signal.signal(signal.SIGALRM, lambda number, frame: out.append(look("beat")))
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
+        while len(out) < 3:
+            threading.Event().wait(0.4)
+            look("waited")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(out)
+        """,
     "an end of a sleep": """
         def late(number, frame):
             raise TimeoutError("too late")

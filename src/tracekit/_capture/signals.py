@@ -36,6 +36,8 @@ from .._runtime.signals import (
     name_of,
     place_of,
     postponed,
+    scope_of,
+    waits,
 )
 from .._sources import is_tracekit
 from ..errors import ReplayError
@@ -145,7 +147,7 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
     """Handle the interpreter's call of a handler, which has interrupted ``frame``."""
     if postponed(lambda: _called(number, _getframe(), handler)):
         return None
-    scope = current.get()
+    scope = scope_of(frame)
     threads = None if scope is None else scope.session.threads
     ended = scope is not None and scope.session.state.ended
     at_work = threads is None and not ended and number not in _sending and is_at_work(frame, scope)
@@ -167,7 +169,7 @@ def _called(number: int, frame: FrameType | None, handler: Callable[..., Any]) -
 def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) -> None:
     """Call a handler late: tracekit was running when the signal came, and now the program's own code, ``frame``, goes
     on."""
-    scope = current.get()
+    scope = scope_of(frame)
     if scope is None or scope.session.state.ended:
         _came_from_outside(number)
         handler(number, frame)
@@ -175,8 +177,9 @@ def _called_later(number: int, handler: Callable[..., Any], frame: FrameType) ->
     if scope.session.threads is not None:
         _called_in_replay(scope, scope.session.threads.signals, number, lambda: handler(number, frame))
         return
-    at = "step" if scope.live else "after"
-    _recorded(scope, number, at, line_of(frame), lambda: handler(number, frame))
+    at = "step" if scope.live else "wait" if waits(frame) else "after"
+    line = line_of_user(frame) if at == "wait" else line_of(frame)
+    _recorded(scope, number, at, line, lambda: handler(number, frame))
 
 
 def _recorded(scope: Scope, number: int, at: str, line: str | None, call: Callable[[], Any]) -> Any:

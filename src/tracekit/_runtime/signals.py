@@ -44,7 +44,9 @@ __all__ = [
     "name_of",
     "place_of",
     "postponed",
+    "scope_of",
     "undivided",
+    "waits",
 ]
 
 #: The names of the entries of handlers' calls, outside event loops and in them.
@@ -204,13 +206,26 @@ def is_at_work(frame: FrameType | None, scope: Scope | None) -> bool:
     return first is not None and (keeps_books or scope is not None)
 
 
-def _waits(frame: FrameType | None) -> bool:
+def waits(frame: FrameType | None) -> bool:
+    """Return whether the program waits, at ``frame``, in something that a replay waits in, too."""
     own = _own(frame)
     while own is not None and is_tracekit(file := own.f_code.co_filename):
         if file in _WAITS or own.f_code.co_name == "pause":
             return True
         own = own.f_back
     return False
+
+
+def scope_of(frame: FrameType | None) -> Scope | None:
+    """Return the scope of the program that was interrupted at ``frame``: also of a wait, whose own steps are in none."""
+    scope = current.get()
+    while scope is None and frame is not None and not is_user_frame(frame):
+        if is_tracekit(frame.f_code.co_filename):
+            for value in frame.f_locals.values():
+                if type(value) is Token and value.var is current and isinstance(value.old_value, Scope):
+                    scope = value.old_value
+        frame = frame.f_back
+    return scope
 
 
 def in_loop(frame: FrameType | None) -> bool:
@@ -238,7 +253,7 @@ def place_of(frame: FrameType | None, scope: Scope) -> str:
         return "loop"
     if scope.live:
         return "step"
-    return "wait" if _waits(frame) else "between"
+    return "wait" if waits(frame) else "between"
 
 
 def line_of(frame: FrameType | None) -> str | None:
@@ -323,7 +338,7 @@ def at_next(frame: FrameType | None, act: Callable[[FrameType], object], unless:
     an exception would be lost; return whether that is possible."""
     if _outside(frame) is None:
         return False
-    watch = FrameWatch(lambda found: not (is_at_work(found, current.get()) or unless()), act, lambda found: True)
+    watch = FrameWatch(lambda found: not (is_at_work(found, scope_of(found)) or unless()), act, lambda found: True)
     return watch.begin(frame, precisely=True)
 
 
