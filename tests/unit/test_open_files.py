@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,19 @@ def partial(run: Run) -> None:
         program()
 
 
+def in_threads(run: Run) -> None:
+    def work(*n: int) -> list[int]:
+        with ThreadPoolExecutor(2) as pool:
+            return [*pool.map(look, n)]
+
+    with record("threads") as other:
+        seen = work(1, 2, 3)
+    with replay(other):
+        assert work(1, 2, 3) == seen
+    with suppress(ReplayError), replay(other):
+        work(1, 3, 2)
+
+
 def refused(run: Run) -> None:
     for options in ({"store": "/nowhere"}, {"strict": ("environment",)}, {"live": {"tool:nothing"}}):
         with suppress(TracekitError, ReplayError), replay(run.id, **options):  # type: ignore[arg-type]
@@ -102,6 +116,7 @@ WAYS: dict[str, Callable[[Run], Any]] = {
     "asynchronous": asynchronous,
     "asked afterwards": asked_afterwards,
     "partial": partial,
+    "in threads": in_threads,
     "refused": refused,
     "assert_replays": lambda run: assert_replays(run, lambda: program()),
     "recorded": lambda run: record("other")(program)(),
