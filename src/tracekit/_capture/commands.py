@@ -6,6 +6,7 @@ replay, a process that joined has a segment, and its step is skipped.
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import os
@@ -25,6 +26,7 @@ from .._values import to_json
 from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
 from .callers import by_asyncio
+from .guard import Attempt, cross
 from .patch import ReversiblePatch, Switch
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "forget_classes",
     "may_join",
     "note_status",
+    "openpty",
     "output_not_kept",
     "side_effect_of",
     "stays_out",
@@ -194,7 +197,9 @@ TEXTS: Final = (str, bytes, os.PathLike)
 _STREAMS: Final = {-1: "pipe", -2: "stdout", -3: "null"}
 
 
-def described(session: Session, command: Any, words: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+def described(
+    session: Session, command: Any, words: Sequence[str], options: Mapping[str, Any], given: Given
+) -> dict[str, Any]:
     """Return the command of a process as its step records it: words, directory, and where its streams go."""
     if type(command) is not list and isinstance(command, TEXTS):
         shown: Any = os.fsdecode(command)
@@ -207,7 +212,8 @@ def described(session: Session, command: Any, words: Sequence[str], options: Map
     for name in ("stdin", "stdout", "stderr"):
         value = options.get(name)
         if value is not None:
-            about[name] = _STREAMS.get(value, "file") if isinstance(value, int) else "file"
+            other = "terminal" if name in given.on_terminals else "file"
+            about[name] = _STREAMS.get(value, other) if isinstance(value, int) else other
     return about
 
 
@@ -223,6 +229,10 @@ class Given:
         self.written: Final[list[int]] = []
         #: The streams that are standard streams of this process: as if it inherited them.
         self.inherited: Final[set[str]] = set()
+        #: The terminals of which this process has the other end: its descriptors, by the terminal's name.
+        self.terminals: Final[dict[str, list[int]]] = {}
+        #: The streams that are such terminals, and whether the process may write to one.
+        self.on_terminals: Final[set[str]] = set()
         for name, value in _descriptors(options):
             number = _number(value)
             if number is None or _is_captured(value):
@@ -234,8 +244,25 @@ class Given:
                 self._files[name] = number, about
                 if name != "stdin":
                     self.written.append(number)
+            elif stat.S_ISCHR(about.st_mode) and (terminal := _other_ends(number)) is not None:
+                self.terminals[terminal[0]] = terminal[1]
+                self.on_terminals.add(name)
             elif name != "stdin":
                 self.unfollowed = self.unfollowed or _kind_of(number, about.st_mode)
+
+    def follow(self, steps: ProcessSteps) -> str | None:
+        """Make what goes through the other ends of the terminals steps of a process that is given them. Return what can't
+        be followed so."""
+        descriptors, writes = steps.session.state.extras.of(Descriptors), self.on_terminals != {"stdin"}
+        unfollowed = None
+        for at, numbers in enumerate(self.terminals.values()):
+            known = descriptors.of(numbers[0])
+            terminal = known if isinstance(known, _Terminal) else _Terminal(steps.session, numbers[0])
+            for number in numbers:
+                descriptors.add(number, terminal)
+            if not terminal.given_to(steps, f"terminal {at + 1}" if at else "terminal", writes):
+                unfollowed = "a terminal"
+        return unfollowed
 
     def positions(self) -> dict[str, int]:
         """Return where the files are now, as far as they are still open."""
@@ -260,6 +287,36 @@ _KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 def _kind_of(number: int, mode: int) -> str | None:
     return "a terminal" if os.isatty(number) else _KINDS.get(stat.S_IFMT(mode))
+
+
+def _other_ends(number: int) -> tuple[str, list[int]] | None:
+    """Return the name of the terminal with this descriptor, and this process's descriptors of its other end; ``None`` if
+    it has none, or the system does not tell."""
+    try:
+        name = os.ttyname(number)
+        descriptors = outside_the_run(os.listdir, "/proc/self/fd")
+    except OSError:
+        return None
+    numbers = [one for one in map(int, descriptors) if _other_end(one) == name]
+    return (name, numbers) if numbers else None
+
+
+def _other_end(number: int) -> str | None:
+    """Return the name of the terminal of which this descriptor is the other end."""
+    if not os.isatty(number):
+        return None
+    try:
+        if hasattr(os, "ptsname"):  # from Python 3.13 on
+            return str(os.ptsname(number))
+        import fcntl
+
+        return f"/dev/pts/{int.from_bytes(fcntl.ioctl(number, _TIOCGPTN, bytes(4)), sys.byteorder)}"
+    except OSError:
+        return None
+
+
+#: The request for the number of a terminal, on Linux.
+_TIOCGPTN: Final = 0x80045430
 
 
 def _descriptors(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -626,8 +683,8 @@ class _Pipe(io.RawIOBase):
 
     def __init__(self, file: Any, process: ProcessSteps, name: str) -> None:
         self._file: Final = file
-        self._process: Final = process
-        self._name: Final = name
+        self._process = process
+        self._name = name
         self.mode: Final = file.mode
         #: Whether the program has used the descriptor in a way that is captured.
         self._seen = False
@@ -650,6 +707,11 @@ class _Pipe(io.RawIOBase):
     def process(self) -> ProcessSteps:
         return self._process
 
+    def has(self, number: int) -> object:
+        """Return what identifies the file that this descriptor belongs to now."""
+        found = os.fstat(number)
+        return found.st_dev, found.st_ino
+
     def asked_in_vain(self) -> None:
         """Warn at the end of the run if the program asked for the descriptor and its use was not seen."""
         if self._process.live and not self._seen:
@@ -671,14 +733,14 @@ class Descriptors:
     """For one run: the pipes of captured processes whose descriptors the program knows."""
 
     def __init__(self) -> None:
-        self._pipes: Final[dict[int, tuple[tuple[int, int], _Pipe]]] = {}
+        self._pipes: Final[dict[int, tuple[object, _Pipe]]] = {}
 
     def add(self, number: int, pipe: _Pipe) -> None:
         if number in self._pipes and self._pipes[number][1] is pipe:
             return
         if not _by_descriptor.active:
             _by_descriptor.activate()
-        self._pipes[number] = (_file_of(number), pipe)
+        self._pipes[number] = (pipe.has(number), pipe)
         pipe.process.session.state.extras.of(Unfinished).says.append(pipe.asked_in_vain)
 
     def __bool__(self) -> bool:
@@ -690,17 +752,19 @@ class Descriptors:
         if found is None:
             return None
         try:
-            if _file_of(number) == found[0]:  # type: ignore[arg-type]
+            if found[1].has(number) == found[0]:  # type: ignore[arg-type]
                 return found[1]
         except OSError:
             pass
-        del self._pipes[number]  # type: ignore[arg-type]  # the number is another file's by now
+        self.forget(number)  # type: ignore[arg-type]  # it is another file's by now
         return None
 
+    def forget(self, number: int) -> None:
+        self._pipes.pop(number, None)
 
-def _file_of(number: int) -> tuple[int, int]:
-    found = os.fstat(number)
-    return found.st_dev, found.st_ino
+    def knows(self, pipe: _Pipe) -> bool:
+        """Return whether a pipe has a descriptor."""
+        return any(one is pipe for _, one in self._pipes.values())
 
 
 class _Reader(_Pipe):
@@ -743,9 +807,12 @@ class _Reader(_Pipe):
         try:
             count: int | None = self._file.readinto(buffer)
         except Exception as error:
-            self._over = True
-            step.failed(error)
+            if not self._over:
+                self._over = True
+                self._broken(step, error)
             raise
+        if self._over:  # the run ends, and what is still being read is not in it
+            return count
         if count:
             step.chunk(kept(bytes(buffer[:count])))
         elif count is None:  # a non-blocking pipe without data
@@ -754,6 +821,9 @@ class _Reader(_Pipe):
             self._over = True
             step.done(None)
         return count
+
+    def _broken(self, step: Step, error: Exception) -> None:
+        step.failed(error)
 
     def _recorded(self, step: Step, buffer: Any) -> int | None:
         if not self._left:
@@ -824,6 +894,150 @@ class _Writer(_Pipe):
         return _not_blocked(self.write(data))
 
 
+class _Terminal(_Reader, _Writer):
+    """The program's end of a terminal that a process is given: what the program writes there, and what it reads, be it
+    from the process or what the terminal has made of the input.
+
+    In a replay the terminal is a real one, at whose other end nobody is.
+    """
+
+    #: Whether a process has been given it, and whether one may write to it.
+    _given = False
+    _written = False
+    #: Whether the program has closed it.
+    _left_behind = False
+    #: How many threads are reading it.
+    _reading = 0
+
+    def __init__(self, session: Session, number: int) -> None:
+        super().__init__(io.FileIO(number, "r+", closefd=False), ProcessSteps(session, ""), "terminal")
+
+    def has(self, number: int) -> object:
+        return _other_end(number)
+
+    def given_to(self, process: ProcessSteps, name: str, writes: bool) -> bool:
+        """Note that a process is given the terminal, also if another one has it. Return whether its part in a replay is
+        the same as the other one's, and nothing is being read of which the run doesn't know."""
+        alike = self._process.real is process.real if self._given else not self._reading
+        self._process, self._given, self._written = process, True, self._written or writes
+        if self._step is None:
+            self._name = name
+        return alike
+
+    def in_use(self) -> Attempt | None:
+        """Describe that an event loop uses it."""
+        what = f"{self._process.path}, whose terminal an event loop uses"
+        return Attempt("process", "process.output", what) if self._given else None
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._over and (self._process.live or not self._process.real):
+            self._step, self._over = None, False  # after its end, another process may open the terminal
+        self._reading += 1
+        try:
+            return super().readinto(buffer) if self._given else self._file.readinto(buffer)
+        finally:
+            self._reading -= 1
+            if self._left_behind:
+                self.left()
+
+    def write(self, data: Any) -> int | None:
+        return super().write(data) if self._given else self._really(data)
+
+    def _broken(self, step: Step, error: Exception) -> None:
+        if isinstance(error, OSError) and error.errno == errno.EIO:  # the end of what the process writes, on Linux
+            step.done({"errno": errno.EIO})
+        else:
+            step.failed(error)
+
+    def _end(self, outcome: Outcome) -> int:
+        super()._end(outcome)
+        if outcome.output is None:
+            return 0
+        raise OSError(outcome.output["errno"], os.strerror(outcome.output["errno"]))
+
+    def left(self) -> None:
+        """Note that the program has closed it; what a thread still reads comes before the end."""
+        self._left_behind = True
+        if not self._reading:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        step = self._step
+        if step is not None and step.live and not self._over:
+            self._over = True
+            step.done(None, info={"abandoned": True})
+
+    def asked_in_vain(self) -> None:
+        if self._written:
+            super().asked_in_vain()
+        self._abandon()
+
+    def close(self) -> None:
+        """Do nothing: the program closes its descriptors."""
+
+
+def openpty(original: Any) -> Any:
+    """Wrap ``os.openpty``: a process may be given the terminal."""
+
+    @wraps(original)
+    def openpty() -> tuple[int, int]:
+        master, slave = original()
+        scope = current.get()
+        if scope is not None and not scope.live and not scope.session.state.ended and _other_end(master) is not None:
+            scope.session.state.extras.of(Descriptors).add(master, _Terminal(scope.session, master))
+        return master, slave
+
+    return openpty
+
+
+class _Opened(io.RawIOBase):
+    """A file object of the program's end of a terminal, below its buffer."""
+
+    def __init__(self, file: io.FileIO, terminal: _Terminal, descriptors: Descriptors) -> None:
+        self._file: Final = file
+        self._terminal: Final = terminal
+        self._descriptors: Final = descriptors
+        self.name: Final = file.name
+        self.mode: Final = file.mode
+
+    def __repr__(self) -> str:
+        return repr(self._file)
+
+    def readable(self) -> bool:
+        return self._file.readable()
+
+    def writable(self) -> bool:
+        return self._file.writable()
+
+    def readinto(self, buffer: Any) -> int | None:
+        return self._terminal.readinto(buffer) if self.readable() else self._file.readinto(buffer)
+
+    def write(self, data: Any) -> int | None:
+        return self._terminal.write(data) if self.writable() else self._file.write(data)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def isatty(self) -> bool:
+        return self._file.isatty()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                if self._file.closefd:
+                    _leave(self._descriptors, self._terminal, self._file.fileno())
+                self._file.close()
+
+
+def _leave(descriptors: Descriptors, terminal: _Terminal, number: int) -> None:
+    """Note that the program closes a descriptor of its end of a terminal."""
+    descriptors.forget(number)
+    if not descriptors.knows(terminal):
+        terminal.left()
+
+
 def _not_blocked(count: int | None) -> int:
     if count is None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -832,8 +1046,8 @@ def _not_blocked(count: int | None) -> int:
 
 # -- descriptors -------------------------------------------------------------------------------------------------------
 #
-# What a program does with the descriptor of a pipe, below its file object. The functions are replaced once a program
-# has asked for a descriptor.
+# What a program does with the descriptor of a pipe, below its file object, or with its end of a terminal. The functions
+# are replaced once a program has asked for a descriptor, or given a terminal to a process.
 
 
 def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
@@ -845,8 +1059,12 @@ def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
     descriptors = scope.session.state.extras.of(Descriptors)
     for file in files:
         pipe = descriptors.of(_number_of(file))
-        if pipe is not None and not by_asyncio(3) and (at := pipe.process.here()) is not None:
+        if pipe is None or (at := pipe.process.here()) is None:
+            continue
+        if not by_asyncio(3):
             return pipe, at
+        if isinstance(pipe, _Terminal):
+            cross(pipe.in_use())
     return None
 
 
@@ -863,6 +1081,59 @@ def _of_pipes(kind: type[_Reader | _Writer], name: str) -> Callable[[Any], Any]:
         return move
 
     return wrap
+
+
+def _closing(original: Any) -> Any:
+    """Wrap ``os.close``."""
+
+    @wraps(original)
+    def close(fd: Any, /) -> None:
+        scope = current.get()
+        if scope is not None:
+            descriptors = scope.session.state.extras.of(Descriptors)
+            pipe = descriptors.of(fd)
+            if isinstance(pipe, _Terminal):
+                _leave(descriptors, pipe, fd)
+        original(fd)
+
+    return close
+
+
+def _opening(original: Any) -> Any:
+    """Wrap ``open``, which ``os.fdopen`` calls: a file object of the program's end of a terminal reads and writes it as
+    ``os.read`` and ``os.write`` do."""
+
+    def opened(file: int, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+               newline: Any = None, closefd: bool = True) -> Any:  # fmt: skip
+        scope = current.get()
+        assert scope is not None
+        descriptors = scope.session.state.extras.of(Descriptors)
+        terminal = descriptors.of(file)
+        assert isinstance(terminal, _Terminal)
+        text = "b" not in mode
+        if text and not buffering:
+            raise ValueError("can't have unbuffered text I/O")
+        bare = "".join(letter for letter in mode if letter not in "bt")
+        found: Any = _Opened(original(file, bare + "b", 0, closefd=closefd), terminal, descriptors)
+        if not buffering:
+            return found
+        size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+        kind: Any = io.BufferedRandom if "+" in mode else io.BufferedReader if "r" in mode else io.BufferedWriter
+        found = kind(found, size)
+        if text:
+            found = io.TextIOWrapper(found, encoding, errors, newline, line_buffering=buffering in (-1, 1))
+            found.mode = mode
+        return found
+
+    @wraps(original)
+    def open(*args: Any, **kwargs: Any) -> Any:
+        file = args[0] if args else kwargs.get("file")
+        at = _pipe_of(file) if type(file) is int else None
+        if at is None or not isinstance(at[0], _Terminal):
+            return original(*args, **kwargs)
+        return opened(*args, **kwargs)
+
+    return open
 
 
 #: The name under which is recorded which of several descriptors were ready.
@@ -956,6 +1227,8 @@ def _patches() -> list[ReversiblePatch]:
         for kind, name in ((_Reader, "read"), (_Reader, "readinto"), (_Writer, "write"))
         if hasattr(os, name)  # `readinto` from Python 3.14 on
     ]
+    found.append(_by_descriptor.once(os, "close", _closing))
+    found += [_by_descriptor.once(module, "open", _opening) for module in (builtins, io)]
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
         found.append(_by_descriptor.once(select, "select", _select))

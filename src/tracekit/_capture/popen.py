@@ -45,6 +45,7 @@ from .processes import (
     joining_environment,
     program_name,
     starting,
+    steps_of_joined,
     within,
     words_of,
 )
@@ -999,7 +1000,7 @@ def _captured(original: Any, self: Any, scope: Scope, command: Any, args: Any, k
     if not isinstance(found, CapturedProcess):
         _really_start(original, self, found, args, kwargs, scope)
         if found.is_step:
-            _has_steps(self, scope, ProcessSteps(session, found.path), size, loops)
+            _has_steps(self, scope, steps_of_joined(session, found, options), size, loops)
         (expect if loops else follow)(self, found)
         return
     if found.live:

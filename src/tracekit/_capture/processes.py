@@ -54,6 +54,7 @@ __all__ = [
     "left_by_fork",
     "program_name",
     "starting",
+    "steps_of_joined",
     "within",
     "words_of",
 ]
@@ -317,11 +318,11 @@ def begun(
     info: dict[str, Any] = {"process": path} | ({} if declared else {"undeclared": True})
     if found is not None:
         info["lane"] = lane.id
-    about = commands.described(session, command, words, options)
+    given = commands.Given(options)
+    about = commands.described(session, command, words, options, given)
     step = session.begin(scope, Request(_spec(name, side_effect), about, info))
     if step.deferred:
         step = step.go()
-    given = commands.Given(options)
     captured = commands.CapturedProcess(session, step, path, found, given)
     if captured.live and (side_effect != "read_only" or given.written):
         inputs.about_to_start(scope, step.seq, options.get("cwd"))
@@ -329,9 +330,13 @@ def begun(
         found.is_step = True
     for one in given.written:
         session.state.extras.of(inputs.GivenAway).add(name, one, lambda: captured.over)
-    unknown = given.unfollowed or next(("a file" for one in given.written if not inputs.brought_back(scope, one)), None)
+    unknown = (
+        given.follow(captured)
+        or given.unfollowed
+        or next(("a file" for one in given.written if not inputs.brought_back(scope, one)), None)
+    )
     if unknown is not None:
-        attempt = Attempt("process", "process.output", f"{name}, which writes to {unknown}")
+        attempt = _writing_to(name, unknown)
         if captured.live:
             guard.observe(attempt)
         else:
@@ -340,6 +345,19 @@ def begun(
     if inherited and not captured.live:
         session.state.extras.of(_Inherited).report(session, name, inherited)
     return captured
+
+
+def _writing_to(name: str, unknown: str) -> Attempt:
+    return Attempt("process", "process.output", f"{name}, which writes to {unknown}")
+
+
+def steps_of_joined(session: Session, found: Admission, options: Mapping[str, Any]) -> commands.ProcessSteps:
+    """Return the steps of the pipes and terminals of a process that joined the recorded run, and is in the replay, too."""
+    steps = commands.ProcessSteps(session, found.path)
+    unknown = commands.Given(options).follow(steps)
+    if unknown is not None:
+        guard.check(_writing_to(found.path, unknown))
+    return steps
 
 
 @functools.lru_cache(1000)
@@ -431,7 +449,8 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     if scope.live or below_seam():
         found: Any = admission_of(scope, program_name(words), words)
         return start(env) if found is None else _with_ticket(found, env, start, scope)
-    found = begun(scope, argv, words, _streams(options.get("file_actions") or ()), one_program=True)
+    streams = _streams(options.get("file_actions") or ())
+    found = begun(scope, argv, words, streams, one_program=True)
     if found is None:
         return start(env)
     if not isinstance(found, commands.CapturedProcess):
@@ -446,7 +465,7 @@ def _started(argv: Any, program: Any, env: Any, options: Mapping[str, Any], star
     else:
         found.start()
         pid = found.pid
-    _is_known_by(scope, pid, found)
+    _is_known_by(scope, pid, found, streams)
     if options.get("setsid") or options.get("setpgroup") == 0:
         scope.session.state.extras.of(Numbers).groups[pid] = scope.session.state.extras.of(Numbers).steps[pid]
     return pid
@@ -536,14 +555,16 @@ class Numbers:
         self.awaited: Final[dict[int, ProcessObserver | commands.CapturedProcess]] = {}
 
 
-def _is_known_by(scope: Scope, pid: int, found: Admission | commands.CapturedProcess) -> None:
-    """Register a process that the program knows by its number."""
+def _is_known_by(
+    scope: Scope, pid: int, found: Admission | commands.CapturedProcess, streams: Mapping[str, Any] | None = None
+) -> None:
+    """Register a process that the program knows by its number, with the descriptors that it is given."""
     numbers = scope.session.state.extras.of(Numbers)
     numbers.awaited[pid] = found
     if isinstance(found, commands.CapturedProcess):
         numbers.steps[pid] = found
     elif found.is_step:
-        numbers.steps[pid] = commands.ProcessSteps(scope.session, found.path)
+        numbers.steps[pid] = steps_of_joined(scope.session, found, streams or {})
 
 
 def _by_number(number: Any, *, group: bool = False) -> tuple[commands.ProcessSteps, Scope] | None:
@@ -751,6 +772,7 @@ hooks: Final = Switch(
     (
         Patch("os", "system", _system),
         Patch("os", "_spawnvef", _spawn),
+        Patch("os", "openpty", commands.openpty),
         Patch("os", "posix_spawn", _posix_spawn),
         Patch("os", "posix_spawnp", _posix_spawn),
         Patch("os", "waitpid", _waitpid),
