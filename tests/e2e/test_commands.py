@@ -713,10 +713,20 @@ try:
     os.kill(first.pid, signal.SIGTERM)
 except ProcessLookupError as error:
     print(error)
+third, fourth = subprocess.Popen(["sleep", "60"], preexec_fn=os.setsid), subprocess.Popen(["sleep", "60"])
+os.killpg(third.pid, signal.SIGTERM)
+try:
+    os.killpg(fourth.pid, signal.SIGTERM)  # which leads no group
+except ProcessLookupError as error:
+    print(error)
+fourth.kill()
+print(third.wait(), fourth.wait())
 """
     place.program(PROGRAM + text)
     done = place.cli("run", "agent.py")
     assert done.stdout.startswith("-15 -15\n"), done.stderr
+    assert done.stdout.endswith("-15 -9\n"), done.stderr
+    assert "not captured" not in done.stderr
     assert replayed(place) == done.stdout
 
 

@@ -572,9 +572,29 @@ def _by_number(number: Any, *, group: bool = False) -> tuple[commands.ProcessSte
     if scope is None:
         return None
     known = scope.session.state.extras.of(Numbers)
-    steps = (known.groups if group else known.steps).get(number)
+    steps = known.groups.get(number) if group else None
+    leads = (
+        group and steps is None
+    )  # the program may have made it the leader of a group itself (`preexec_fn=os.setsid`)
+    steps = steps or known.steps.get(number)
     at = None if steps is None else steps.here()
-    return None if steps is None or at is None else (steps, at)
+    if steps is None or at is None:
+        return None
+    if leads and (own := steps.group(at, lambda: _group_of(number))) != number:
+        if own:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        return None
+    if leads:
+        known.groups[number] = steps
+    return steps, at
+
+
+def _group_of(pid: int) -> int:
+    """Return the number of a process's group; 0 if the process is gone."""
+    try:
+        return int(outside_the_run(os.getpgid, pid))
+    except ProcessLookupError:
+        return 0
 
 
 def _kill(original: Any, group: bool) -> Any:
