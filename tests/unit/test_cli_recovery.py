@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,37 @@ def test_a_module_that_runs_the_program_is_refused(
     assert shop.read_bytes() == before
     assert [run.run_id for run in Store().list()] == ["shop"]
     assert call("abort", "shop", "--reason", "x", "--tools", "shop").exit_code == 0  # and nothing stays refused
+
+
+def test_a_thread_with_the_number_of_one_that_has_ended_is_refused_as_well(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that were there before an operator module is imported go on; one that the module starts does not pass for one of them."""
+    (tmp_path / "after_another.py").write_text(
+        """
+import threading
+from shop import *
+
+go.set()
+there.join()
+while True:
+    thread = threading.Thread(target=reserve, args=("z",))
+    thread.start()
+    thread.join()
+    if thread.ident == there.ident:
+        break
+"""
+    )
+    monkeypatch.delitem(sys.modules, "after_another", raising=False)
+    monkeypatch.setattr("threading.excepthook", lambda told: None)
+    go = threading.Event()
+    there = threading.Thread(target=go.wait)
+    there.start()
+    monkeypatch.setattr("builtins.go", go, raising=False)
+    monkeypatch.setattr("builtins.there", there, raising=False)
+    refused = call("abort", "shop", "--reason", "x", "--tools", "after_another")
+    assert refused.exit_code == 4, refused.output
+    assert (tmp_path / "ledger").read_text() == ""
 
 
 def test_modules_that_lack_the_tools_are_refused(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

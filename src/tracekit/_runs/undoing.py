@@ -104,8 +104,9 @@ def _error_text(error: BaseException) -> str:
 @contextmanager
 def _nothing_live(tried: list[str]) -> Iterator[None]:
     """Refuse everything live in this thread and in threads that start meanwhile; ``tried`` receives what was refused."""
-    others = frozenset(threading.get_ident() if one.ident is None else one.ident for one in threading.enumerate())
-    watch = _ImportWatch(others - {threading.get_ident()}, tried, process.outside)
+    # By the system's numbers: a thread that is started when one of these has ended may have the ident of that one.
+    others = frozenset(one.native_id for one in threading.enumerate()) - {threading.get_native_id()}
+    watch = _ImportWatch(others, tried, process.outside)
     guard = _ImportGuard(watch)
     token = current.set(None)
     guard.engage()
@@ -122,13 +123,15 @@ def _nothing_live(tried: list[str]) -> Iterator[None]:
 class _ImportWatch:
     """Refuses live operations during an import in all threads but ``others``, which have nothing to do with it."""
 
-    def __init__(self, others: frozenset[int], tried: list[str], before: Callable[[str, str], None] | None) -> None:
+    def __init__(
+        self, others: frozenset[int | None], tried: list[str], before: Callable[[str, str], None] | None
+    ) -> None:
         self._others: Final = others
         self._tried: Final = tried
         self._before: Final = before
 
     def concerns(self) -> bool:
-        return threading.get_ident() not in self._others
+        return threading.get_native_id() not in self._others
 
     def call(self, family: str, name: str) -> None:
         if self.concerns():
