@@ -325,6 +325,13 @@ async def main():
 asyncio.run(main())
 """  # fmt: skip
 READ = "loop.add_reader(m, lambda: done.done() or done.set_result(os.read(m, 100)))"
+UVLOOP = (
+    (LOOP % READ)
+    .replace("asyncio.run", "__import__('uvloop').run")
+    .replace("await asyncio.create_subprocess_exec(", "subprocess.Popen([")
+    .replace('hello",', 'hello"],')
+    .replace("await process.wait", "process.wait")
+)
 CONNECT = """class Protocol(asyncio.Protocol):
         def data_received(self, data):
             done.done() or done.set_result(data)
@@ -348,7 +355,9 @@ reading.join()
 )
 
 
-@pytest.mark.parametrize("program", [LOOP % READ, LOOP % CONNECT, EARLY], ids=("reader", "transport", "early"))
+@pytest.mark.parametrize(
+    "program", [LOOP % READ, UVLOOP, LOOP % CONNECT, EARLY], ids=("reader", "uvloop", "transport", "early")
+)
 def test_what_is_not_followed_is_told(place: Place, program: str) -> None:
     """A terminal that an event loop reads, or that a thread was reading before a process got it, is told when it is recorded."""
     place.program(program)

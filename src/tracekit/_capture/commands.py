@@ -1179,6 +1179,19 @@ def _selector(original: Any) -> Any:
     return select
 
 
+def _watching(original: Any) -> Any:
+    """Wrap ``add_reader`` of an event loop that asks the system itself which descriptors are ready."""
+
+    @wraps(original)
+    def add_reader(self: Any, fd: Any, callback: Any, *args: Any) -> Any:
+        at = _pipe_of(fd)
+        if at is not None and isinstance(at[0], _Terminal):
+            cross(at[0].in_use())
+        return original(self, fd, callback, *args)
+
+    return add_reader
+
+
 class _Poll:
     """A ``select.poll`` object that knows what is registered with it."""
 
@@ -1238,10 +1251,13 @@ def _patches() -> list[ReversiblePatch]:
         kind = getattr(selectors, name, None)
         if kind is not None and "select" in vars(kind):
             found.append(_by_descriptor.once(kind, "select", _selector))
+    loop = getattr(sys.modules.get("uvloop"), "Loop", None)
+    if loop is not None:
+        found.append(_by_descriptor.once(loop, "add_reader", _watching))
     return found
 
 
-_by_descriptor: Final = Switch(_patches, ("select", "selectors"))
+_by_descriptor: Final = Switch(_patches, ("select", "selectors", "uvloop"))
 
 
 def deactivate() -> list[str]:
