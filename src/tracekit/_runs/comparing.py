@@ -132,10 +132,10 @@ class RunComparison:
         last = -1
         added: dict[bytes, deque[int]] = defaultdict(deque)
         # Steps with the same name at the same place are one step with another input.
-        for _, i, j in alignment(before.keys, now.keys, lambda i, j: _named(before[i]) == _named(now[j])):
+        for op, i, j in alignment(before.keys, now.keys, lambda i, j: _named(before[i]) == _named(now[j])):
             if i is not None and j is not None:
                 last = max(last, i)
-                yield from self._changed(before[i], now[j])
+                yield from self._changed(before[i], now[j], asked_the_same=op == "same")
             elif i is not None:
                 removed.append(i)
             elif j is not None:
@@ -150,12 +150,15 @@ class RunComparison:
                 yield StepDifference("removed", before[i], None)
         yield from (StepDifference("added", None, now[j]) for left in added.values() for j in left)
 
-    def _changed(self, before: StepView, now: StepView) -> Iterator[StepDifference]:
-        fields = tuple(differences(self._facts(before), self._facts(now)))
-        prompt = None
-        if before.call is not None and now.call is not None:
-            change = prompt_change(before, self._prompt(before.call), self._prompt(now.call))
-            prompt = None if change.same else change
+    def _changed(self, before: StepView, now: StepView, *, asked_the_same: bool) -> Iterator[StepDifference]:
+        """Yield the difference between two versions of a step, if there is one; ``asked_the_same``: they have one key."""
+        recorded, actual, prompt = self._outcome(before), self._outcome(now), None
+        if not asked_the_same:
+            recorded, actual = {**self._asked(before), **recorded}, {**self._asked(now), **actual}
+            if before.call is not None and now.call is not None:
+                change = prompt_change(before, self._prompt(before.call), self._prompt(now.call))
+                prompt = None if change.same else change
+        fields = tuple(differences(recorded, actual))
         if fields or prompt is not None:
             yield StepDifference("changed", before, now, fields, prompt)
         else:
@@ -163,14 +166,23 @@ class RunComparison:
 
     def _key(self, step: StepView) -> bytes:
         """Return the key by which a step is found in the other run: a hash of its kind, name and input."""
-        asked = None if step.call is None else repr(self._prompt(step.call).messages)
-        return sha256(dumps([*_named(step), self._input(step), asked])).digest()[:16]
+        if step.call is None:
+            asked = [self._quiet(step, step.input)]
+        else:
+            prompt = self._prompt(step.call)
+            asked = [_request(step.call, prompt), repr(prompt.messages)]
+        return sha256(dumps([*_named(step), *asked])).digest()[:16]
 
-    def _facts(self, step: StepView) -> dict[str, Any]:
-        """Return what is compared of a step, except for the messages of a prompt."""
+    def _asked(self, step: StepView) -> dict[str, Any]:
+        """Return what is compared of a step's input, except for the messages of a prompt."""
+        if step.call is not None:
+            return {"input": _request(step.call, step.call.prompt)}
+        inputs = self._quiet(step, step.input)
+        return {} if inputs is None else {"input": inputs}
+
+    def _outcome(self, step: StepView) -> dict[str, Any]:
+        """Return what is compared of what came of a step."""
         found: dict[str, Any] = {}
-        if (inputs := self._input(step)) is not None:
-            found["input"] = inputs
         if step.calls:
             found["outcome"] = step.outcome
         if step.call is not None and not step.failed and not self._transport:
@@ -188,13 +200,6 @@ class RunComparison:
 
     def _prompt(self, call: ModelCall) -> Prompt:
         return call.prompt if self._transport else _without_ids(call.prompt)
-
-    def _input(self, step: StepView) -> Any:
-        """Return the input of a step; for a model call everything but the messages, which are compared separately."""
-        if step.call is None:
-            return self._quiet(step, step.input)
-        prompt = step.call.prompt
-        return {"model": step.call.model, "tools": [*prompt.tools], "parameters": plain(dict(prompt.parameters))}
 
     def _quiet(self, step: StepView, value: Any) -> Any:
         if self._transport or step.kind not in ("http", "llm") or not isinstance(value, Mapping):
@@ -221,6 +226,11 @@ def _processes(before: RunView, now: RunView) -> Iterator[tuple[FileView | None,
 def _named(step: StepView) -> tuple[str, str]:
     """Return what a step is, whatever it was asked. The name of a model call is its model, which is a part of its input."""
     return step.type, "" if step.call is not None else step.name
+
+
+def _request(call: ModelCall, prompt: Prompt) -> dict[str, Any]:
+    """Return what a model was asked except for the messages, which are compared separately."""
+    return {"model": call.model, "tools": [*prompt.tools], "parameters": plain(dict(prompt.parameters))}
 
 
 def _end(file: FileView | None) -> dict[str, Any]:

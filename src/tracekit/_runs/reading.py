@@ -1191,6 +1191,8 @@ _SYSTEM: Final = ("system", "instructions", "systemInstruction", "system_instruc
 _TEXTS: Final = ("text", "content", "parts", "output", "thinking", "summary", "message")
 _REQUESTS: Final = ("tool_use", "toolUse", "functionCall", "function_call", "tool_call", "custom_tool_call", "function")
 _RESULTS: Final = ("tool_result", "toolResult", "functionResponse", "function_call_output", "custom_tool_call_output")
+#: The keys, or the types, by which such parts are known.
+_CALL_PARTS: Final = frozenset((*_REQUESTS, *_RESULTS))
 _ROLES: Final = {
     "model": "assistant",
     "developer": "system",
@@ -1223,7 +1225,7 @@ def prompt_of(body: Any) -> Prompt:
 def _messages(value: Any) -> Iterator[PromptMessage]:
     if isinstance(value, str):
         yield PromptMessage("user", value)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         if (made := _message(value)) is not None:
             yield made
     elif isinstance(value, list):
@@ -1264,15 +1266,16 @@ def _part(
         for one in value[:1000] if depth < _DEPTH else ():
             _part(one, texts, requests, answers, others, depth + 1)
         return
-    if not isinstance(value, Mapping) or depth > _DEPTH:
+    if not isinstance(value, dict) or depth > _DEPTH:
         return
     kind = value.get("type")
-    for name in _REQUESTS:
+    of_call = (isinstance(kind, str) and kind in _CALL_PARTS) or not _CALL_PARTS.isdisjoint(value)
+    for name in _REQUESTS if of_call else ():
         about = value if kind == name and name != "function" else value.get(name)
         if isinstance(about, Mapping) and (kind == name or name in value) and isinstance(about.get("name"), str):
             requests.append(_requested(value, about))
             return
-    for name in _RESULTS:
+    for name in _RESULTS if of_call else ():
         about = value if kind == name else value.get(name)
         if isinstance(about, Mapping) and (kind == name or name in value):
             answers.append(
