@@ -119,7 +119,7 @@ def reads():
                 more.notify()
     except OSError as error:
         out.append(error.errno)
-process = given("printf x >> effects; for i in 1 2 3; do echo $i; sleep 0.02; done; cat", m, s, start_new_session=True)
+process = given("printf x >> effects; for i in 1 2 3; do echo $i; done; cat", m, s, start_new_session=True)
 thread = threading.Thread(target=reads)
 thread.start()
 def wait(text):
@@ -157,9 +157,9 @@ print(again == m, os.write(again, b"in\\n"), os.read(s, 10))
 """,
     "of several processes": """
 m, s = os.openpty()
-first = subprocess.Popen(["sh", "-c", "printf x >> effects; echo first; sleep 0.05; echo third"], stdout=s)
+first = subprocess.Popen(["sh", "-c", "printf x >> effects; echo first; read x; echo third"], stdin=subprocess.PIPE, stdout=s)
 print(until(m, b"first\\r\\n"), subprocess.run(["sh", "-c", "printf x >> effects; echo second"], stdout=s).returncode)
-print(until(m, b"second\\r\\n"), until(m, b"third\\r\\n"), first.wait())
+print(until(m, b"second\\r\\n"), first.stdin.close(), until(m, b"third\\r\\n"), first.wait())
 pid = os.posix_spawn("/bin/sh", ["sh", "-c", "printf x >> effects; echo fourth"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 1)])
 os.close(s)
 print(os.waitpid(pid, 0)[1], rest(m))
