@@ -87,7 +87,7 @@ def test_what_threads_are_left_to_do_first_decides_nothing(courtesy: int, monkey
 #: Kinds of statements that have to do with threads.
 THREADS = frozenset(
     {
-        "t_crowd", "t_executor", "t_hand_over", "t_hop", "t_poll_thread", "t_pool", "t_threaded", "t_threads", "t_to_thread",
+        "t_crowd", "t_executor", "t_give_up", "t_hand_over", "t_hop", "t_poll_thread", "t_pool", "t_threaded", "t_threads", "t_to_thread",
         *(name for name, kind in KINDS.items() if kind.where == "thread"),
     }
 )  # fmt: skip

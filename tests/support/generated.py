@@ -275,7 +275,6 @@ class World:
         self.shared: dict[str, list[int]] = {"lock": [], "semaphore": [], "condition": []}
         self.pool = concurrent.futures.ThreadPoolExecutor(16)
         #: One with fewer workers than there may be calls, each of which takes a while to begin.
-        self.loop = asyncio.get_running_loop()
         self.small = concurrent.futures.ThreadPoolExecutor(2, initializer=pace.native, initargs=(1,))
         #: The calls that tasks have submitted to it, and those in threads that need the loop.
         self.submitted: list[concurrent.futures.Future[Any]] = []
@@ -286,7 +285,8 @@ class World:
 
         The loop waits for the others. The pool is not shut down: whether a thread that was left behind finds it so is a race.
         """
-        await asyncio.gather(*self.needing, return_exceptions=True)
+        while left := [one for one in self.needing if not one.done()]:
+            await asyncio.gather(*left, return_exceptions=True)
         await asyncio.to_thread(concurrent.futures.wait, self.submitted)
 
 
@@ -737,6 +737,37 @@ async def t_hand_over(world: World, ms: int, limit: int) -> Any:
     return [await future, await instant(), await asyncio.shield(later)]
 
 
+@in_task(3, several(ms(0, 1, 2, 5), 1, 3), ms(0, 1, 3))
+async def t_give_up(world: World, limits: list[int], ms: int) -> Any:
+    """Threads have the loop make calls, and give up on those that take longer than their limits: at once, or while they are made."""
+    loop = asyncio.get_running_loop()
+
+    async def one() -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        world.needing.append(task)
+        return await fetch(ms)
+
+    def work() -> Any:
+        seen: list[Any] = []
+        for limit in limits:
+            coroutine = one()
+            try:
+                future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            except BaseException:  # the replay has failed
+                coroutine.close()
+                raise
+            try:
+                seen.append(future.result(timeout=limit / 1000))
+            except TimeoutError:
+                seen.append(["late", future.cancel()])
+        return [seen, report_here(seen)]
+
+    both = [asyncio.ensure_future(asyncio.to_thread(work)) for _ in range(2)]
+    world.needing.extend(both)
+    return [await asyncio.shield(each) for each in both]
+
+
 # -- statements of threads ---------------------------------------------------------------------------------------------------
 
 
@@ -810,31 +841,6 @@ def th_shared(world: World, what: int, ms: int) -> Any:
 def th_small_pool(world: World, ms: int) -> Any:
     """A call in a pool in which threads are in one another's way."""
     return world.small.submit(call, ms).result()
-
-
-@in_thread(3, several(ms(0, 1, 2, 5), 1, 3), ms(0, 1, 3))
-def th_give_up(world: World, limits: list[int], ms: int) -> Any:
-    """Have the loop make calls, and give up on those that take longer than their limits: at once, or while they are made."""
-    seen: list[Any] = []
-
-    async def one() -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        world.needing.append(task)
-        return await fetch(ms)
-
-    for limit in limits:
-        coroutine = one()
-        try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, world.loop)
-        except BaseException:  # the replay has failed
-            coroutine.close()
-            raise
-        try:
-            seen.append(future.result(timeout=limit / 1000))
-        except TimeoutError:
-            seen.append(["late", future.cancel()])
-    return [seen, report_here(seen)]
 
 
 @in_thread(2, blocks(2, 3))
