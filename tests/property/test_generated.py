@@ -93,8 +93,6 @@ THREADS = frozenset(
 )  # fmt: skip
 
 
-# What a wait raises that a failed replay ends leaves the coroutine behind that it was to await.
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("seed", range(6, 9))
 def test_programs_that_were_edited_since(seed: int, loop: str) -> None:
