@@ -42,10 +42,10 @@ __all__ = [
     "forget_classes",
     "may_join",
     "note_status",
-    "openpty",
     "output_not_kept",
     "side_effect_of",
     "stays_out",
+    "terminal_opened",
 ]
 
 # -- what a command does -----------------------------------------------------------------------------------------------
@@ -976,18 +976,10 @@ class _Terminal(_Reader, _Writer):
         """Do nothing: the program closes its descriptors."""
 
 
-def openpty(original: Any) -> Any:
-    """Wrap ``os.openpty``: a process may be given the terminal."""
-
-    @wraps(original)
-    def openpty() -> tuple[int, int]:
-        master, slave = original()
-        scope = current.get()
-        if scope is not None and not scope.live and not scope.session.state.ended and _other_end(master) is not None:
-            scope.session.state.extras.of(Descriptors).add(master, _Terminal(scope.session, master))
-        return master, slave
-
-    return openpty
+def terminal_opened(scope: Scope, master: int) -> None:
+    """Remember the terminal whose program's end has descriptor ``master``: a process may be given its other end."""
+    if _other_end(master) is not None:
+        scope.session.state.extras.of(Descriptors).add(master, _Terminal(scope.session, master))
 
 
 class _Opened(io.RawIOBase):

@@ -787,12 +787,24 @@ def _uvloop(original: Any, shell: bool) -> Any:
     return guard.asks(start)
 
 
+def _openpty(original: Any) -> Any:
+    @functools.wraps(original)
+    def openpty() -> tuple[int, int]:
+        master, slave = original()
+        scope = current.get()
+        if scope is not None and not scope.live and not scope.session.state.ended:
+            commands.terminal_opened(scope, master)
+        return master, slave
+
+    return openpty
+
+
 #: Those functions that the system has.
 hooks: Final = Switch(
     (
         Patch("os", "system", _system),
         Patch("os", "_spawnvef", _spawn),
-        Patch("os", "openpty", commands.openpty),
+        Patch("os", "openpty", _openpty),
         Patch("os", "posix_spawn", _posix_spawn),
         Patch("os", "posix_spawnp", _posix_spawn),
         Patch("os", "waitpid", _waitpid),
