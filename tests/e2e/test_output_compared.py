@@ -69,6 +69,17 @@ def test_another_text_is_told(place: Place, way: str, environment: dict[str, str
     assert strictly.returncode == 1
 
 
+def test_an_id_in_the_output_names_what_makes_it_the_same(place: Place) -> None:
+    """Where a line differs in an id, which a package may have made, the report says how to have it recorded."""
+    place.program(PROGRAM.replace("{prints}", "print(word)"))
+    one, other = "0b7e2f6a-58a1-4c0e-9d3c-1f2e3d4c5b6a", "7d3c5b6a-58a1-4c0e-9d3c-0b7e2f6a1f2e"
+    assert place.cli("run", "agent.py", WORD=one).returncode == 0
+    for now, told in ((other, True), ("other", False)):
+        replayed = place.cli("replay", "last", "--live-env", "WORD", WORD=now)
+        assert "1 other output" in replayed.stderr
+        assert ("instrument(user_modules=[…])" in replayed.stderr) == told, replayed.stderr
+
+
 @pytest.mark.parametrize("way", NOT_KEPT)
 def test_where_it_is_not_noticed_the_verdict_says_so(place: Place, way: str) -> None:
     """Such a replay says that output was not kept, and its verdict is unknown under ``--strict output``."""

@@ -504,7 +504,11 @@ class ReplayBlock(Block["ReplayBlock"]):
         now = printed.as_dict(session.redactor.redact_text)
         found = stdio.differences(recorded, now)
         for one in found:
-            session.report.remark("output", str(one), lane=one.lane, line=one.number)
+            from .._runtime.divergence import MADE_BY_A_PACKAGE, looks_like_a_read
+
+            made = looks_like_a_read([{"recorded": one.recorded, "actual": one.actual}])
+            text = f"{one}; {MADE_BY_A_PACKAGE}" if made else str(one)
+            session.report.remark("output", text, lane=one.lane, line=one.number)
         if not found and (other := stdio.other_order(recorded, meta.get("printed_order"), now, printed.order())):
             session.report.remark("output", str(other), line=other.number)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .verdict import Report
 
 __all__ = [
+    "MADE_BY_A_PACKAGE",
     "Divergences",
     "FirstFailure",
     "after_the_end",
@@ -235,6 +236,12 @@ def _is_made(value: Any) -> bool:
 #
 # The failures of a replay: what happened, where, and what to do next.
 
+#: Added to a difference that ``looks_like_a_read``.
+MADE_BY_A_PACKAGE = (
+    "the difference looks like an instant, an id or a draw: if a package made it, "
+    "name it in instrument(user_modules=[…]) and record again"
+)
+
 #: Added to a difference that may be due to the order of threads.
 THREAD_ORDER = (
     "\n  thread order may differ: threads of the program ran at the same time, and what they share without a lock, a "
@@ -301,10 +308,7 @@ def another_step(
         f"({recorded['type']} {recorded['name']!r})\n{describe(found)}{near}{_cut_off(skipped)}"
     )
     if looks_like_a_read(found):
-        text += (
-            "\n  the difference looks like an instant, an id or a draw: if a package made it, "
-            "name it in instrument(user_modules=[…]) and record again"
-        )
+        text += f"\n  {MADE_BY_A_PACKAGE}"
     next_action = f"`tracekit show {named}` shows the recorded steps; record again if the change is meant"
     if actual["kind"] == "llm":
         next_action += '; `--live llm` (in Python live={"llm"}) asks the model, to see where the change leads'

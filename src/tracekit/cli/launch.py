@@ -488,6 +488,11 @@ class FollowedRuns(ProcessRole):
             )
 
 
+def _no_run(ordinal: int, next_action: str) -> RunStateError:
+    text = f"the program opens its record() number {ordinal}, and the store has no run of this program"
+    return RunStateError(text, next_action=next_action)
+
+
 class ReplayedRuns(FollowedRuns):
     """A replayed program: its runs, each replayed from its own file when the program opens it."""
 
@@ -554,10 +559,7 @@ class ReplayedRuns(FollowedRuns):
         ordinal = block.ordinal
         path = self._siblings.get(ordinal)
         if path is None:
-            raise RunStateError(
-                f"the program opens its record() number {ordinal}, and the store has no run of this program",
-                next_action="replay in the store where the program was recorded, or name one run with --entry",
-            )
+            raise _no_run(ordinal, "replay in the store where the program was recorded, or name one run with --entry")
         return self.of(path)
 
     def next_run(self) -> NextRun:
@@ -781,9 +783,8 @@ class ResumedRuns(FollowedRuns):
         ordinal = block.ordinal
         sibling = self._siblings.get(ordinal)
         if sibling is None:
-            raise RunStateError(
-                f"the program opens its record() number {ordinal}, and the store has no run of this program",
-                next_action="resume in the store where the program was recorded, or with --entry module:function",
+            raise _no_run(
+                ordinal, "resume in the store where the program was recorded, or with --entry module:function"
             )
         if sibling.path == self.path:
             return self.resume(block.options)
