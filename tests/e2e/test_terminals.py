@@ -13,7 +13,7 @@ from tests.support.place import READINTO, Place
 from tracekit import recovery
 
 PROGRAM = """
-import asyncio, errno, fcntl, os, pty, select, selectors, signal, struct, subprocess, sys, termios, threading, time, tty
+import asyncio, errno, fcntl, io, os, pty, select, selectors, signal, struct, subprocess, sys, termios, threading, time, tty
 
 def given(command, m, s, **options):
     process = subprocess.Popen(["sh", "-c", command], stdin=s, stdout=s, stderr=s, **options)
@@ -208,6 +208,86 @@ async def main():
 
 asyncio.run(main())
 """,
+    "of a fork that becomes another program": f"""
+pid, m = pty.fork()
+if not pid:
+    os.execv("/bin/sh", ["sh", "-c", "printf x >> effects; test -t 0 && stty size; {ECHO}; exit 3"])
+print(until(m, b"0 0\\r\\n"), os.write(m, b"hello\\n"), until(m, b"got hello\\r\\n"), os.waitpid(pid, os.WNOHANG))
+os.write(m, b"\\x04")
+print(rest(m), os.waitpid(pid, 0)[1] >> 8)
+os.close(m)
+pid, m = os.forkpty()
+if not pid:
+    for name in ("/nowhere/sh", "/bin", "/bin/sh"):
+        try:
+            os.execve(name, ["sh", "-c", "printf x >> effects; echo $A; exec sleep 60"], {{"A": "of its own"}})
+        except OSError as error:
+            os.write(1, str(error.errno).encode())
+print(until(m, b"own\\r\\n"), os.kill(pid, signal.SIGTERM), os.WTERMSIG(os.waitpid(pid, 0)[1]))
+try:
+    os.kill(pid, signal.SIGTERM)
+except ProcessLookupError as error:
+    print(error)
+""",
+    # What the packages pexpect and ptyprocess do.
+    "of a fork that prepares and closes everything": """
+import resource
+os.mkdir("in")
+ours, theirs = os.pipe()
+pid, m = pty.fork()
+if not pid:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    mode = termios.tcgetattr(0)
+    mode[3] &= ~termios.ECHO
+    termios.tcsetattr(0, termios.TCSANOW, mode)
+    os.close(ours)
+    fcntl.fcntl(theirs, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    os.closerange(3, theirs)
+    os.closerange(theirs + 1, min(1048576, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    os.chdir("in")
+    try:
+        os.execvpe("/bin/sh", ["sh", "-c", "printf x >> ../effects; stty size; read x; pwd -P; echo $x"], {"PATH": "/bin:/usr/bin"})
+    except OSError as error:
+        os.write(theirs, str(error).encode())
+        os._exit(71)
+both = open(m, "rb", buffering=0), open(m, "wb", buffering=0, closefd=False)
+file = io.BufferedRWPair(*both)
+os.close(theirs)
+print(os.read(ours, 4096))
+os.close(ours)
+fcntl.ioctl(m, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+out = b""
+def expect(text):
+    global out
+    while text not in out:
+        print(select.select([m], [], [], 30)[0] == [m])
+        out += os.read(m, 2000)
+    before, _, out = out.partition(text)
+    return before
+print(expect(b"24 80\\r\\n"), os.waitpid(pid, os.WNOHANG), os.write(m, b"line\\n"), expect(b"/in\\r\\n")[-1:] != b"", expect(b"line\\r\\n"))
+try:
+    print(select.select([m], [], [], 30)[0] == [m], os.read(m, 2000))
+except OSError as error:
+    print(error)
+print(os.waitpid(pid, 0)[1])
+file.close()
+""",
+    "of pty.spawn": """
+out = []
+def read(m):
+    out.append(os.read(m, 1024))
+    return out[-1]
+print(pty.spawn(["/bin/sh", "-c", "printf x >> effects; echo hello; exit 2"], read) >> 8, len(b"".join(out)))
+""",
+    "of a fork that stays Python": """
+import random
+pid, m = pty.fork()
+if not pid:
+    print(random.random(), input(), flush=True)
+    os._exit(4)
+os.write(m, b"input\\n")
+print(rest(m)[0].split()[-1], os.waitpid(pid, 0)[1] >> 8)
+""",
     "a buffer that a descriptor fills": READINTO
     + """
 m, s = os.openpty()
@@ -309,6 +389,77 @@ def test_a_process_on_a_terminal_that_is_killed_is_in_doubt(place: Place) -> Non
     (one,) = recovery.in_doubt(place.store).undeclared
     assert (one.name, one.arguments["stdout"]) == ("sh", "terminal")
     assert (place.cli("recovery", "resume", place.run).returncode, place.effects()) == (4, 1)
+
+
+FORKED = (
+    PROGRAM
+    + """
+ours, theirs = os.pipe()
+open("none", "w").close()
+os.chmod("none", 0o755)
+pid, m = pty.fork()
+if not pid:
+    %s
+    os._exit(3)
+print(rest(m)[0], os.waitpid(pid, 0)[1])
+"""
+)
+
+
+def test_a_fork_that_becomes_another_program_than_it_did_is_a_divergence(place: Place) -> None:
+    """The fork is made in a replay, too, and what it is about to become is compared; nothing is executed."""
+    become = 'os.execv("/bin/sh", ["sh", "-c", "printf x >> effects"])'
+    place.program(FORKED % become)
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, place.effects()) == (0, 1), done.stderr
+    for now in ('os.execv("/bin/sh", ["sh", "-c", "printf y >> effects"])', f"os.chdir('/'); {become}", "pass"):
+        place.program(FORKED % now)
+        again = place.cli("replay", "last")
+        assert (again.returncode, "in the process /fork#1" in again.stderr, place.effects()) == (1, True, 1), (
+            again.stderr
+        )
+        assert "[divergence]" in again.stderr or (now == "pass" and "[unconsumed-steps]" in again.stderr), again.stderr
+
+
+@pytest.mark.parametrize(
+    ("become", "told"),
+    [
+        ("os.dup2(theirs, 1); os.execv('/bin/sh', ['sh', '-c', 'printf x >> effects'])", "which writes to a pipe"),
+        ("os.dup2(ours, 0); os.execv('/bin/sh', ['sh', '-c', 'printf x >> effects'])", "which writes to a pipe"),
+        ("os.execv(sys.executable, [sys.executable, 'worker.py'])", "joined the run on the terminal of the fork"),
+        (
+            "try:\n        os.execv('none', ['none'])\n    except OSError as error:\n        print(error, flush=True)",
+            "not captured, and a replay will refuse it: the process none",
+        ),
+    ],
+    ids=("output", "input", "joins", "fails"),
+)
+def test_what_a_fork_on_a_terminal_does_besides_is_told(place: Place, become: str, told: str) -> None:
+    """Other streams, a program that joins the run, and one that can't be started are told when they are recorded; a
+    replay refuses them."""
+    place.program(JOINS.replace("input()", "'do'"), "worker.py")
+    place.program(FORKED % become)
+    done = place.cli("run", "agent.py")
+    effects = place.effects()
+    assert (done.returncode, told in done.stderr) == (0, True), done.stderr
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
+    again = place.cli("replay", "last")
+    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, effects), (
+        again.stderr
+    )
+
+
+def test_a_fork_on_a_terminal_that_is_killed_is_in_doubt(place: Place) -> None:
+    """It is in the log before it is forked, and what it becomes before it does."""
+    place.program(FORKED % 'os.execv("/bin/sh", ["sh", "-c", "printf x >> effects; kill -9 $PPID"])')
+    assert place.cli("run", "agent.py").returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert place.effects() == 1
+    (one,) = recovery.in_doubt(place.store).undeclared
+    assert (one.name, one.arguments["command"]) == ("fork", "os.forkpty")
+    (run,) = (path.stem for path in place.runs if path.stem.count(".") == 0)
+    assert "printf x" in place.cli("show", run).stdout
+    assert (place.cli("recovery", "resume", run).returncode, place.effects()) == (4, 1)
 
 
 LOOP = PROGRAM + """

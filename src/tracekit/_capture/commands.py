@@ -40,6 +40,8 @@ __all__ = [
     "declare_commands",
     "described",
     "forget_classes",
+    "give_terminal",
+    "kind_of",
     "may_join",
     "note_status",
     "output_not_kept",
@@ -248,7 +250,7 @@ class Given:
                 self.terminals[terminal[0]] = terminal[1]
                 self.on_terminals.add(name)
             elif name != "stdin":
-                self.unfollowed = self.unfollowed or _kind_of(number, about.st_mode)
+                self.unfollowed = self.unfollowed or kind_of(number, about.st_mode)
 
     def follow(self, steps: ProcessSteps) -> str | None:
         """Make what goes through the other ends of the terminals steps of a process that is given them. Return what can't
@@ -285,7 +287,7 @@ class Given:
 _KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
-def _kind_of(number: int, mode: int) -> str | None:
+def kind_of(number: int, mode: int) -> str | None:
     return "a terminal" if os.isatty(number) else _KINDS.get(stat.S_IFMT(mode))
 
 
@@ -412,6 +414,9 @@ class ProcessSteps:
         """Note that the program knows of the end of the process."""
         self._ends()
 
+    def left(self) -> None:
+        """Note that the program is about to leave its terminal."""
+
     def _ends(self) -> bool:
         if not next(self._once, False):
             return False
@@ -513,6 +518,8 @@ class CapturedProcess(ProcessSteps):
         self._outcome: Outcome | None = None
         #: An event loop's end of each pipe, by descriptor; ``None`` if the recorded end came before it existed.
         self.connected: Final[dict[int, Any]] = {}
+        #: In a replay, waits for what has run of it: called before the program knows of its end, or leaves its terminal.
+        self.before_end: Callable[[], object] = lambda: None
         #: Closes the placeholder for the process's end of a pipe.
         self.let_go: Callable[[], object] = lambda: None
 
@@ -528,6 +535,17 @@ class CapturedProcess(ProcessSteps):
 
     def started(self, pid: int) -> None:
         self._pid = pid
+
+    def recalled(self) -> None:
+        super().recalled()
+        self._let_end()
+
+    def left(self) -> None:
+        self._let_end()
+
+    def _let_end(self) -> None:
+        wait, self.before_end = self.before_end, lambda: None
+        wait()
 
     def not_started(self, error: BaseException) -> None:
         if self._ends() and not isinstance(error, ReplayError):
@@ -982,6 +1000,13 @@ def terminal_opened(scope: Scope, master: int) -> None:
         scope.session.state.extras.of(Descriptors).add(master, _Terminal(scope.session, master))
 
 
+def give_terminal(process: ProcessSteps, master: int) -> None:
+    """Note that a process is given the terminal whose program's end has descriptor ``master``, for all its streams."""
+    terminal = _Terminal(process.session, master)
+    terminal.given_to(process, "terminal", True)
+    process.session.state.extras.of(Descriptors).add(master, terminal)
+
+
 class _Opened(io.RawIOBase):
     """A file object of the program's end of a terminal, below its buffer."""
 
@@ -1027,6 +1052,7 @@ def _leave(descriptors: Descriptors, terminal: _Terminal, number: int) -> None:
     """Note that the program closes a descriptor of its end of a terminal."""
     descriptors.forget(number)
     if not descriptors.knows(terminal):
+        terminal.process.left()
         terminal.left()
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "ProcessObserver",
     "admission_of",
     "apart",
+    "becomes",
     "begun",
     "forked",
     "forking",
@@ -134,6 +135,8 @@ class Admission(ProcessObserver, Protocol):
 
     #: Whether it is a step as well; in a replay: whether the recorded one was.
     is_step: bool
+    #: In a replay: whether the recorded one became another program, which is not part of the run.
+    becomes: bool
 
 
 #: Whether an admitted process is being started here.
@@ -517,6 +520,8 @@ def _fork(original: Any) -> Any:
         lane, found = _admit(scope, "fork", None)
         if found is None:
             return original()
+        if original.__name__ == "forkpty" and not (scope.live or below_seam()):
+            return _fork_on_terminal(original, scope, lane, found)
         guard.observe(Attempt("fork", f"os.{original.__name__}", "this process"), lane=lane.path)
         with forked(found, scope):
             made = original()
@@ -529,9 +534,85 @@ def _fork(original: Any) -> Any:
     return fork
 
 
+# A fork on a terminal of its own (``pty.fork``) is a step as well, with what goes through the terminal: it mostly becomes
+# another program at once. In a replay the fork runs up to there, and ends where the recorded one became that program.
+
+
+class _OnTerminal:
+    """For the run of a process that was forked on a terminal: whether it is one, and what it becomes."""
+
+    def __init__(self) -> None:
+        #: The terminal, while the process may become another program, which then has it.
+        self.terminal: os.stat_result | None = None
+        #: The directory in which it was forked.
+        self.directory = ""
+        #: The step of the program that it becomes; 0 if it stays what it is.
+        self.became = 0
+
+
+def becomes(session: Session) -> int:
+    """Return the step of the program that this process, forked on a terminal, becomes at the end of its part of the run;
+    0 if it doesn't."""
+    return session.state.extras.of(_OnTerminal).became
+
+
+def _fork_on_terminal(original: Any, scope: Scope, lane: Lane, found: Admission) -> tuple[int, int]:
+    session = scope.session
+    if not (found.live or found.becomes):  # it answers for itself
+        with forked(found, scope):
+            pid, master = original()
+        if pid:
+            found.started(pid)
+            _is_known_by(scope, pid, found)
+            commands.give_terminal(commands.ProcessSteps(session, found.path), master)
+        return pid, master
+    info = {"process": lane.path, "undeclared": True, "lane": lane.id}
+    about = {"command": f"os.{original.__name__}", "stdin": "terminal", "stdout": "terminal", "stderr": "terminal"}
+    step = session.begin(scope, Request(_spec("fork", "irreversible"), about, info))
+    if step.deferred:
+        step = step.go()
+    captured = commands.CapturedProcess(session, step, lane.path, found if found.live else None, commands.Given({}))
+    if captured.live:
+        found.is_step = True
+        inputs.about_to_start(scope, step.seq, None)
+    else:
+        captured.start()
+    directory = _directory()
+    try:
+        with forked(found, None):
+            pid, master = original()
+    except BaseException as error:
+        captured.not_started(error)
+        raise
+    if not pid:
+        child = current.get()
+        if child is not None and child.session.state.joined:
+            on = child.session.state.extras.of(_OnTerminal)
+            on.terminal, on.directory = os.fstat(0), directory
+        return pid, master
+    found.started(pid)
+    if captured.live:
+        captured.started(pid)
+    else:
+        captured.before_end = functools.partial(_let_end, found, pid)
+    _is_known_by(scope, captured.pid, captured)
+    commands.give_terminal(captured, master)
+    return captured.pid, master
+
+
+def _let_end(found: Admission, pid: int) -> None:
+    """Wait for the end of a fork in a replay: to the program it has become another program long since."""
+    outside_the_run(found.let_end)
+    with suppress(ChildProcessError):
+        outside_the_run(_waitpid_really, pid, 0)
+
+
+_waitpid_really: Final = os.waitpid
+
+
 @contextmanager
-def forked(found: Admission, scope: Scope) -> Iterator[None]:
-    """The block in which an admitted process is forked, in ``scope``."""
+def forked(found: Admission, scope: Scope | None) -> Iterator[None]:
+    """The block in which an admitted process is forked, in ``scope``; see ``starting``."""
     token = forking.set(found)
     try:
         with starting(found, scope):
@@ -732,19 +813,101 @@ def _wait_any(original: Any) -> Any:
 # -- os.exec* --------------------------------------------------------------------------------------------------------------
 
 
+def _on_terminal(scope: Scope) -> os.stat_result | None:
+    return None if scope.live else scope.session.state.extras.of(_OnTerminal).terminal
+
+
+def _become(scope: Scope, path: Any, argv: Any, really: Callable[[Callable[..., Any]], Any]) -> Any:
+    """Become another program, on the terminal that this process was forked on: a step. In a replay the process ends.
+
+    Its part of the run ends before. ``really`` is called with what adds the ticket to an environment.
+    """
+    session = scope.session
+    on = session.state.extras.of(_OnTerminal)
+    words = words_of(argv)
+    words[0] = words_of([path])[0]
+    name = program_name(words)
+    guard.refuse(Attempt("process", "process.start", name))
+    lane, found = _admit(scope, f"process:{name}", words)
+    side_effect, declared = commands.side_effect_of(words, one_program=True)
+    directory, given = _directory(), commands.Given({})
+    about = commands.described(session, argv, words, {"cwd": None if directory == on.directory else directory}, given)
+    info: dict[str, Any] = {"process": lane.path, "becomes": True} | ({} if declared else {"undeclared": True})
+    step = session.begin(scope, Request(_spec(name, side_effect), about, info))
+    if step.deferred:
+        step = step.go()
+    unknown = _unfollowed(on)
+    if not step.live:
+        if unknown is not None:
+            guard.check(_writing_to(name, unknown))
+        step.answer().result()
+        _end_part()
+        _exit(0)
+    if unknown is not None:
+        guard.observe(_writing_to(name, unknown))
+    step.done({})
+    on.became = step.seq
+    _end_part()
+    try:
+        return really(lambda env=os.environ: env if found is None else joining_environment(found, env))
+    except OSError:
+        for call in process.after_exec:  # it goes on as what it is
+            call()
+        guard.observe(Attempt("process", "os.exec", name))
+        raise
+
+
+_exit: Final = os._exit
+_getcwd: Final = os.getcwd
+_isfile: Final = os.path.isfile
+
+
+def _directory() -> str:
+    with suppress(OSError):  # it has been removed
+        return _getcwd()
+    return ""
+
+
+def _end_part() -> None:
+    for end in process.before_exec:
+        end()
+
+
+def _unfollowed(on: _OnTerminal) -> str | None:
+    """Return what a program gets from this process, to read or to write, that is neither the terminal nor nothing; so
+    far as it can be this program's own."""
+    for number in range(3):
+        with suppress(OSError):
+            about = os.fstat(number)
+            if not (on.terminal is not None and os.path.samestat(about, on.terminal)) and not _is_null(about):
+                return commands.kind_of(number, about.st_mode) or "a file"
+    return None
+
+
+def _is_null(about: os.stat_result) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(about, os.stat(os.devnull))
+    return False
+
+
 def _exec(original: Any, with_env: bool) -> Any:
     def become(path: Any, argv: Any, *env: Any) -> Any:
-        there = isinstance(path, str | bytes | os.PathLike) and os.access(path, os.X_OK)
+        there = isinstance(path, str | bytes | os.PathLike) and os.access(path, os.X_OK) and _isfile(path)
         scope = current.get()
         session = None if scope is None else scope.session
+        if scope is not None and _on_terminal(scope) is not None and argv and not within.get():
+            if there:
+                return _become(scope, path, argv, lambda ticket: really(path, argv, ticket(*env)))
+            if not scope.session.recording and isinstance(path, str | bytes | os.PathLike):
+                missing = errno.EACCES if os.path.exists(path) else errno.ENOENT
+                raise OSError(missing, os.strerror(missing))
         if within.get() or not there or session is None or not session.recording or not argv:
             return original(path, argv, *env)
         at = _admission(argv, path)
         if at is None:
             return original(path, argv, *env)
         at[1].started(os.getpid())
-        for end in process.before_exec:
-            end()
+        _end_part()
         if not session.state.ended:
             session.log.flush()
             warn(

@@ -198,6 +198,7 @@ class RecordedChild:
     live: Final = True
     #: Whether it is a step as well: what it does besides what joins the run is captured.
     is_step = False
+    becomes: Final = False
 
     @_reality.off_loop()
     def __init__(
@@ -242,7 +243,7 @@ class RecordedChild:
         return nullcontext()
 
     def started(self, pid: int) -> None:
-        if self._lane and not self.is_step:
+        if self._lane and (self._is_copy or not self.is_step):
             self._started.invited[self._lane] = self._is_copy
 
     def not_started(self, scope: Scope, error: OSError) -> None:
@@ -441,6 +442,13 @@ class RecordedChildren:
                 self.without_segment.append(lane)
             if (lane not in joined and is_copy) or (lane in joined and not joined[lane].indirect):
                 boundary.captured(lane)
+                below = next((one for one in joined if one.startswith(lane + "/")), None)
+                if is_copy and below is not None and meta_of(last_entry(joined[lane].path)).get("becomes"):
+                    self.session.report.warn(
+                        f"the process {below} joined the run on the terminal of the fork {lane}, which became it or had started it: a "
+                        "replay will refuse that. Start the Python program by subprocess, on a terminal of os.openpty",
+                        uncaptured=True,
+                    )
             elif lane in joined:
                 self.session.report.warn(
                     f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "

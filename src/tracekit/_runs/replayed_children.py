@@ -64,6 +64,8 @@ class ReplayedChild:
         self._server = 0
         #: Whether the recording also has it as a step.
         self.is_step = False
+        #: Whether the recorded one, a fork, became another program, of which nothing is in the run but its terminal.
+        self.becomes: Final = segment is not None and _becomes(segment) and not all.has_below(path)
         self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
@@ -405,6 +407,10 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
+def _becomes(segment: str) -> bool:
+    return bool(meta_of(last_entry(segment)).get("becomes"))
+
+
 def _state_of(pid: int) -> tuple[str, int]:
     """Return a process's state as the kernel names it (``"S"``: sleeping), empty if it does not exist, and its parent."""
     try:
@@ -502,10 +508,16 @@ class ReplayedChildren:
             raise self.session.fail(self._indirect(path))
         ticket = self._ticket(scope, path) | {"without_segment": path in self._without_segment}
         child = ReplayedChild(self, path, None if segment is None else segment.path, pool, reports, ticket)
-        child.is_step = not pool and not scope.live and self.session.leave_process(scope, path, self.recorded)
+        child.is_step = not (pool or child.becomes or scope.live) and self.session.leave_process(
+            scope, path, self.recorded
+        )
         self._children.append(child)
         self.session.threads.processes()
         return child
+
+    def has_below(self, path: str) -> bool:
+        """Return whether a process that the one at this path has started, or became, joined the recorded run."""
+        return any(other.startswith((path + "/", path + "+")) for other in self.recorded)
 
     def _indirect(self, path: str) -> LiveCallBlockedError:
         return LiveCallBlockedError(

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
@@ -111,7 +111,11 @@ def _in_child() -> None:
     for session, store in followed:
         here = scope is not None and scope.session.state is session.state
         try:
-            child = _joined(session, store, ticket) if here and ticket is not None else _forked(session, store, scope)
+            if here and ticket is not None:
+                child = _joined(session, store, ticket)
+                process.after_exec.append(partial(_joined, session, store, ticket))
+            else:
+                child = _forked(session, store, scope)
         except Exception as error:  # the program goes on nevertheless
             say(f"a forked child of run {session.run_id} is not recorded: {error}")
             continue
@@ -316,6 +320,8 @@ def _how_it_ends(session: Recording, error: BaseException | None) -> ending.End:
         meta.update(session.state.children.as_dict())
     if session.state.spending is not None:
         meta["budget"] = ending.account(session.state.spending)
+    if became := processes.becomes(session):
+        meta["becomes"] = became
     return ending.End(meta, error)
 
 

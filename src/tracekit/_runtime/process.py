@@ -139,6 +139,7 @@ class Process:
         "_lock",
         "_refusals",
         "_watchers",
+        "after_exec",
         "before_exec",
         "effects",
         "forbidden",
@@ -171,6 +172,8 @@ class Process:
         self.kept: Final[list[object]] = []
         #: Called before the process becomes another program (exec), which ends its part of a run.
         self.before_exec: Final[list[Callable[[], object]]] = []
+        #: Called if it could not become that program, and goes on.
+        self.after_exec: Final[list[Callable[[], object]]] = []
         self._refusals: tuple[Callable[[str, str], None], ...] = ()
         self._watchers = 0
         self._lock: Final = _reality.OwnLock()
