@@ -133,6 +133,27 @@ print(process.wait())
 thread.join()
 print(out)
 """,
+    "threads that read before a process has it": """
+m, s = os.openpty()
+first = threading.Thread(target=lambda: print(os.read(m, 100)))
+first.start()
+
+def waits(thread):
+    with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
+while not waits(first):
+    pass
+os.write(s, b"of the program itself\\n")
+first.join()
+second = threading.Thread(target=lambda: print(until(m, b"hello\\r\\n")))
+second.start()
+while not waits(second):
+    pass
+process = given("printf x >> effects; echo hello", m, s)
+second.join()
+print(rest(m), process.wait())
+""",
     "left before its end": """
 m, s = os.openpty()
 process = given("printf x >> effects; echo 1; exec sleep 60", m, s)
@@ -487,37 +508,40 @@ CONNECT = """class Protocol(asyncio.Protocol):
         def data_received(self, data):
             done.done() or done.set_result(data)
     await loop.connect_read_pipe(Protocol, os.fdopen(m, "rb", 0))"""
-EARLY = (
+SHARED = (
     PROGRAM
     + """
 m, s = os.openpty()
-reading = threading.Thread(target=lambda: print(os.read(m, 100)))
-reading.start()
-
-def reads(thread):
-    with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
-        return file.read().split()[1:2] == [hex(m)]
-
-while not reads(reading):
-    pass
-process = given("echo hello", m, s)
-reading.join()
+print(subprocess.run(["sh", "-c", "printf x >> effects; echo one"], stdout=s).returncode, until(m, b"one\\r\\n"))
+process = subprocess.Popen([sys.executable, "worker.py"], stdin=s, stdout=s)
+print(until(m, b"ready\\r\\n"), os.write(m, b"do\\n"), until(m, b"True\\r\\n"), process.wait())
 """
 )
 
 
-@pytest.mark.parametrize(
-    "program", [LOOP % READ, UVLOOP, LOOP % CONNECT, EARLY], ids=("reader", "uvloop", "transport", "early")
-)
+def test_a_terminal_of_a_process_that_joins_and_of_another_is_told(place: Place) -> None:
+    """Recorded, it is reported; a replay refuses it."""
+    place.program(JOINS, "worker.py")
+    place.program(SHARED)
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, place.effects()) == (0, 2), done.stderr
+    assert "one terminal was given to /process:worker.py#1, which joined the run, and to /process:sh#1" in done.stderr
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
+    again = place.cli("replay", "last")
+    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 2), again.stderr
+
+
+@pytest.mark.parametrize("program", [LOOP % READ, UVLOOP, LOOP % CONNECT], ids=("reader", "uvloop", "transport"))
 def test_what_is_not_followed_is_told(place: Place, program: str) -> None:
-    """A terminal that an event loop reads, or that a thread was reading before a process got it, is told when it is recorded."""
+    """A terminal that an event loop reads is told when it is recorded."""
     place.program(program)
     done = place.cli("run", "agent.py")
     assert done.returncode == 0, done.stderr
-    told = "which writes to a terminal" if program is EARLY else "whose terminal an event loop uses"
-    assert told in next(line for line in done.stderr.splitlines() if "not captured" in line)
+    assert "whose terminal an event loop uses" in next(
+        line for line in done.stderr.splitlines() if "not captured" in line
+    )
     why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
     assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
-    if program is not EARLY:
-        again = place.cli("replay", "last")
-        assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 1), again.stderr
+    again = place.cli("replay", "last")
+    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 1), again.stderr

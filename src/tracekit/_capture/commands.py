@@ -19,7 +19,7 @@ from functools import lru_cache, wraps
 from itertools import chain
 from typing import Any, Final, Protocol
 
-from .._reality import off_loop
+from .._reality import OwnLock, aside, off_loop
 from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here, outside_the_run
 from .._runtime.step import Note, Request, Spec
 from .._values import to_json
@@ -36,6 +36,7 @@ __all__ = [
     "CapturedProcess",
     "Given",
     "ProcessSteps",
+    "SharedTerminals",
     "deactivate",
     "declare_commands",
     "described",
@@ -929,6 +930,11 @@ class _Terminal(_Reader, _Writer):
 
     def __init__(self, session: Session, number: int) -> None:
         super().__init__(io.FileIO(number, "r+", closefd=False), ProcessSteps(session, ""), "terminal")
+        #: For each thread that waits for something to read before a process has been given the terminal: what wakes it.
+        self._waiting: Final[list[int]] = []
+        self._waking: Final = OwnLock()
+        #: The paths of the processes that it was given to.
+        self._paths: Final[dict[str, None]] = {}
 
     def has(self, number: int) -> object:
         return _other_end(number)
@@ -938,6 +944,12 @@ class _Terminal(_Reader, _Writer):
         the same as the other one's, and nothing is being read of which the run doesn't know."""
         alike = self._process.real is process.real if self._given else not self._reading
         self._process, self._given, self._written = process, True, self._written or writes
+        with self._waking:
+            for one in self._waiting:
+                os.write(one, b"\0")
+        self._paths[process.path] = None
+        if len(self._paths) == 2:
+            process.session.state.extras.of(SharedTerminals).append(self._paths)
         if self._step is None:
             self._name = name
         return alike
@@ -950,6 +962,8 @@ class _Terminal(_Reader, _Writer):
     def readinto(self, buffer: Any) -> int | None:
         if self._over and (self._process.live or not self._process.real):
             self._step, self._over = None, False  # after its end, another process may open the terminal
+        if not self._given and os.get_blocking(self._file.fileno()):
+            outside_the_run(self._await_process)
         self._reading += 1
         try:
             return super().readinto(buffer) if self._given else self._file.readinto(buffer)
@@ -960,6 +974,25 @@ class _Terminal(_Reader, _Writer):
 
     def write(self, data: Any) -> int | None:
         return super().write(data) if self._given else self._really(data)
+
+    def _await_process(self) -> None:
+        """Wait until there is something to read, or a process has been given the terminal: what comes then is its own."""
+        import select
+
+        ends = [aside(one) for one in os.pipe()]
+        with self._waking:
+            self._waiting.append(ends[1])
+        try:
+            poller = select.poll()
+            for number in (self._file.fileno(), ends[0]):
+                poller.register(number, select.POLLIN)
+            if not self._given:
+                poller.poll()
+        finally:
+            with self._waking:
+                self._waiting.remove(ends[1])
+            for number in ends:
+                os.close(number)
 
     def _broken(self, step: Step, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno == errno.EIO:  # the end of what the process writes, on Linux
@@ -992,6 +1025,11 @@ class _Terminal(_Reader, _Writer):
 
     def close(self) -> None:
         """Do nothing: the program closes its descriptors."""
+
+
+class SharedTerminals(list[Iterable[str]]):
+    """For one run: the terminals that several processes were given, each by their paths. Where some of them joined the
+    run and others did not, a replay can't tell what comes from whom."""
 
 
 def terminal_opened(scope: Scope, master: int) -> None:

@@ -337,6 +337,7 @@ class RecordedChildren:
     def conclude(self) -> None:
         self.count()
         self._find_joined()
+        self._report_shared_terminals()
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the last entry of the run says about them."""
@@ -454,6 +455,21 @@ class RecordedChildren:
                     f"the process {lane} did not join the run, only what it has started: a replay will refuse to start it, since what "
                     "else it does would be real. Start the Python program itself, or put the process into a @traced_tool",
                     quiet=True,
+                )
+
+    @_reality.off_loop()
+    def _report_shared_terminals(self) -> None:
+        shared = self.session.state.extras.of(commands.SharedTerminals)
+        joined = segments_of(self.session.log.journal.path) if shared else {}
+        for paths in shared:
+            own = {path: path in joined and not joined[path].indirect for path in paths}
+            if len({*own.values()}) > 1:
+                whose = " and ".join(path for path, joins in own.items() if joins)
+                others = " and ".join(path for path, joins in own.items() if not joins)
+                self.session.report.warn(
+                    f"one terminal was given to {whose}, which joined the run, and to {others}, which did not: a replay will refuse "
+                    "that, since it starts only the one. Give each a terminal of its own",
+                    uncaptured=True,
                 )
 
 
