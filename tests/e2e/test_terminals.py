@@ -324,6 +324,118 @@ except OSError as error:
 }
 
 
+LOOP = """
+async def main():
+    loop = asyncio.get_running_loop()
+    m, s = os.openpty()
+    process = await asyncio.create_subprocess_exec("sh", "-c", "printf x >> effects; echo hello", stdin=s, stdout=s)
+    os.close(s)
+    done = loop.create_future()
+    %s
+    await done
+    print(await process.wait())
+
+asyncio.run(main())
+"""  # fmt: skip
+READ = "loop.add_reader(m, lambda: done.done() or done.set_result(os.read(m, 100)))"
+CONNECT = """class Protocol(asyncio.Protocol):
+        def data_received(self, data):
+            done.done() or done.set_result(data)
+    await loop.connect_read_pipe(Protocol, os.fdopen(m, "rb", 0))"""
+SHARED = (
+    PROGRAM
+    + """
+m, s = os.openpty()
+print(subprocess.run(["sh", "-c", "printf x >> effects; echo one"], stdout=s).returncode, until(m, b"one\\r\\n"))
+process = subprocess.Popen([sys.executable, "worker.py"], stdin=s, stdout=s)
+print(until(m, b"ready\\r\\n"), os.write(m, b"do\\n"), until(m, b"True\\r\\n"), process.wait())
+"""
+)
+
+
+def test_a_terminal_of_a_process_that_joins_and_of_another_is_told(place: Place) -> None:
+    """Recorded, it is reported; a replay refuses it."""
+    place.program(JOINS, "worker.py")
+    place.program(SHARED)
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, place.effects()) == (0, 2), done.stderr
+    assert "one terminal was given to /process:worker.py#1, which joined the run, and to /process:sh#1" in done.stderr
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
+    again = place.cli("replay", "last")
+    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 2), again.stderr
+
+
+PROGRAMS["read by an event loop"] = LOOP % READ
+PROGRAMS["read by a loop of uvloop"] = (
+    (LOOP % READ)
+    .replace("asyncio.run", "__import__('uvloop').run")
+    .replace("await asyncio.create_subprocess_exec(", "subprocess.Popen([")
+    .replace('hello",', 'hello"],')
+    .replace("await process.wait", "process.wait")
+)
+PROGRAMS["read by a transport"] = LOOP % CONNECT
+PROGRAMS["read by a loop beside other tasks"] = f"""
+async def main():
+    loop = asyncio.get_running_loop()
+    seen = []
+    pid, m = pty.fork()
+    if not pid:
+        os.execv("/bin/sh", ["sh", "-c", "printf x >> effects; stty -echo; echo ready; {ECHO}"])
+    reader = asyncio.StreamReader(limit=16)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(m), "rb", 0))
+    m2, s2 = os.openpty()
+    command = "printf x >> effects; for i in 1 2 3 4 5 6 7 8; do echo $i; done; sleep 0.1; echo end"
+    process = subprocess.Popen(["sh", "-c", command], stdout=s2)
+    os.close(s2)
+    done = asyncio.Event()
+
+    def ready(n):
+        try:
+            seen.append((n, os.read(m2, 3)))
+        except OSError as error:
+            seen.append(error.errno)
+            print(loop.remove_reader(m2), loop.remove_reader(m2))
+            done.set()
+        else:
+            if n == 2:
+                loop.add_reader(m2, ready, n + 1)
+            elif n == 5:
+                print(loop.remove_reader(m2))
+                loop.call_later(0.01, loop.add_reader, m2, ready, 6)
+            else:
+                loop.add_reader(m2, ready, n + 1)
+
+    async def ticks():
+        while not done.is_set():
+            seen.append("tick")
+            await asyncio.sleep(0.001)
+
+    loop.add_reader(m2, ready, 1)
+    ticking = asyncio.create_task(ticks())
+    async def line():
+        found = b""
+        while not found.endswith(b"\\n"):
+            found += await reader.read(8)
+        return found
+
+    for n in range(3):
+        print(await line())
+        os.write(m, b"%d of a longer line than fits\\n" % n)
+        seen.append(n)
+    os.write(m, b"\\x04")
+    try:
+        print(await reader.read())
+    except OSError as error:
+        print(error)
+    await asyncio.gather(done.wait(), ticking)
+    transport.close()
+    print(seen, process.wait(), await loop.run_in_executor(None, os.waitpid, pid, 0) != (pid, 9))
+
+asyncio.run(main())
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
@@ -483,64 +595,44 @@ def test_a_fork_on_a_terminal_that_is_killed_is_in_doubt(place: Place) -> None:
     assert (place.cli("recovery", "resume", run).returncode, place.effects()) == (4, 1)
 
 
-LOOP = PROGRAM + """
-async def main():
-    loop = asyncio.get_running_loop()
-    m, s = os.openpty()
-    process = await asyncio.create_subprocess_exec("sh", "-c", "printf x >> effects; echo hello", stdin=s, stdout=s)
-    os.close(s)
-    done = loop.create_future()
-    %s
-    await done
-    print(await process.wait())
-
-asyncio.run(main())
-"""  # fmt: skip
-READ = "loop.add_reader(m, lambda: done.done() or done.set_result(os.read(m, 100)))"
-UVLOOP = (
-    (LOOP % READ)
+UNFOLLOWED = {
+    "a loop of uvloop": (LOOP % CONNECT)
     .replace("asyncio.run", "__import__('uvloop').run")
     .replace("await asyncio.create_subprocess_exec(", "subprocess.Popen([")
     .replace('hello",', 'hello"],')
-    .replace("await process.wait", "process.wait")
-)
-CONNECT = """class Protocol(asyncio.Protocol):
-        def data_received(self, data):
-            done.done() or done.set_result(data)
-    await loop.connect_read_pipe(Protocol, os.fdopen(m, "rb", 0))"""
-SHARED = (
-    PROGRAM
-    + """
-m, s = os.openpty()
-print(subprocess.run(["sh", "-c", "printf x >> effects; echo one"], stdout=s).returncode, until(m, b"one\\r\\n"))
-process = subprocess.Popen([sys.executable, "worker.py"], stdin=s, stdout=s)
-print(until(m, b"ready\\r\\n"), os.write(m, b"do\\n"), until(m, b"True\\r\\n"), process.wait())
-"""
-)
+    .replace("await process.wait", "process.wait"),
+    "a loop that says when it can be written": LOOP % "loop.add_writer(m, lambda: done.done() or done.set_result(0))",
+    "a loop that writes": LOOP
+    % """transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(m, "wb", 0))
+    transport.write(b"one")
+    done.set_result(0)""",
+}
 
 
-def test_a_terminal_of_a_process_that_joins_and_of_another_is_told(place: Place) -> None:
-    """Recorded, it is reported; a replay refuses it."""
-    place.program(JOINS, "worker.py")
-    place.program(SHARED)
-    done = place.cli("run", "agent.py")
-    assert (done.returncode, place.effects()) == (0, 2), done.stderr
-    assert "one terminal was given to /process:worker.py#1, which joined the run, and to /process:sh#1" in done.stderr
-    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
-    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
-    again = place.cli("replay", "last")
-    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 2), again.stderr
-
-
-@pytest.mark.parametrize("program", [LOOP % READ, UVLOOP, LOOP % CONNECT], ids=("reader", "uvloop", "transport"))
-def test_what_is_not_followed_is_told(place: Place, program: str) -> None:
-    """A terminal that an event loop reads is told when it is recorded."""
-    place.program(program)
+@pytest.mark.parametrize("name", UNFOLLOWED)
+def test_what_is_not_followed_is_told(place: Place, name: str) -> None:
+    """A terminal that an event loop uses otherwise is told when it is recorded."""
+    place.program(PROGRAM + UNFOLLOWED[name])
     done = place.cli("run", "agent.py")
     assert done.returncode == 0, done.stderr
     assert "whose terminal an event loop uses" in next(
         line for line in done.stderr.splitlines() if "not captured" in line
     )
+    why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
+    assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
+    again = place.cli("replay", "last")
+    assert (again.returncode, "[live-call-blocked]" in again.stderr, place.effects()) == (1, True, 1), again.stderr
+
+
+def test_a_loop_that_reads_the_terminal_of_a_process_that_joins_is_told(place: Place) -> None:
+    """Recorded, it is reported; a replay refuses it."""
+    place.program(JOINS.replace("input()", "'do'"), "worker.py")
+    start = 'create_subprocess_exec("sh", "-c", "printf x >> effects; echo hello",'
+    assert start in LOOP
+    place.program(PROGRAM + (LOOP % READ).replace(start, "create_subprocess_exec(sys.executable, 'worker.py',"))
+    done = place.cli("run", "agent.py")
+    assert (done.returncode, place.effects()) == (0, 1), done.stderr
+    assert "an event loop reads the terminal of /process:worker.py#1, which joined the run" in done.stderr
     why = json.loads(place.cli("show", "last", "--why", "--json").stdout)
     assert {one["code"] for one in why["can_be_replayed"]["reasons"]} == {"uncaptured"}
     again = place.cli("replay", "last")

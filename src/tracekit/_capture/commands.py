@@ -20,13 +20,14 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from .._reality import OwnLock, aside, off_loop
-from .._runtime.session import Outcome, Scope, Session, Step, Unfinished, current, here, outside_the_run
+from .._runtime.session import Outcome, Scope, Session, Step, Timer, Unfinished, current, here, outside_the_run
 from .._runtime.step import Note, Request, Spec
 from .._values import to_json
 from .._values.decoding import from_json
 from ..errors import NotReplayableError, ReplayError, TraceExhaustedError
 from .callers import by_asyncio
 from .guard import Attempt, cross
+from .guard import check as guard_check
 from .patch import ReversiblePatch, Switch
 
 __all__ = [
@@ -35,8 +36,8 @@ __all__ = [
     "STATUS",
     "CapturedProcess",
     "Given",
+    "GivenTerminals",
     "ProcessSteps",
-    "SharedTerminals",
     "deactivate",
     "declare_commands",
     "described",
@@ -927,6 +928,8 @@ class _Terminal(_Reader, _Writer):
     _left_behind = False
     #: How many threads are reading it.
     _reading = 0
+    #: Whether an event loop of the run says when there is something to read.
+    in_loop = False
 
     def __init__(self, session: Session, number: int) -> None:
         super().__init__(io.FileIO(number, "r+", closefd=False), ProcessSteps(session, ""), "terminal")
@@ -934,7 +937,7 @@ class _Terminal(_Reader, _Writer):
         self._waiting: Final[list[int]] = []
         self._waking: Final = OwnLock()
         #: The paths of the processes that it was given to.
-        self._paths: Final[dict[str, None]] = {}
+        self.paths: Final[dict[str, None]] = {}
 
     def has(self, number: int) -> object:
         return _other_end(number)
@@ -947,9 +950,8 @@ class _Terminal(_Reader, _Writer):
         with self._waking:
             for one in self._waiting:
                 os.write(one, b"\0")
-        self._paths[process.path] = None
-        if len(self._paths) == 2:
-            process.session.state.extras.of(SharedTerminals).append(self._paths)
+        self.paths[process.path] = None
+        process.session.state.extras.of(GivenTerminals)[id(self)] = self
         if self._step is None:
             self._name = name
         return alike
@@ -1027,9 +1029,9 @@ class _Terminal(_Reader, _Writer):
         """Do nothing: the program closes its descriptors."""
 
 
-class SharedTerminals(list[Iterable[str]]):
-    """For one run: the terminals that several processes were given, each by their paths. Where some of them joined the
-    run and others did not, a replay can't tell what comes from whom."""
+class GivenTerminals(dict[int, _Terminal]):
+    """For one run: the terminals that processes were given. Where only some of a terminal's processes joined the run, a
+    replay can't tell what comes from whom; where one did, a loop that reads it has no recorded places."""
 
 
 def terminal_opened(scope: Scope, master: int) -> None:
@@ -1106,9 +1108,9 @@ def _not_blocked(count: int | None) -> int:
 # are replaced once a program has asked for a descriptor, or given a terminal to a process.
 
 
-def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
+def _pipe_of(*files: Any, reading: bool = False) -> tuple[_Pipe, Scope] | None:
     """Return the first of these files or descriptors that is a process's pipe, and where it is used: not by an event
-    loop of asyncio, which calls the function that called this one."""
+    loop of asyncio, which calls the function that called this one, unless that is ``reading`` a terminal."""
     scope = current.get()
     if scope is None or scope.live:
         return None
@@ -1120,7 +1122,10 @@ def _pipe_of(*files: Any) -> tuple[_Pipe, Scope] | None:
         if not by_asyncio(3):
             return pipe, at
         if isinstance(pipe, _Terminal):
-            cross(pipe.in_use())
+            if reading and pipe.in_loop:
+                return pipe, at
+            if not pipe.in_loop:
+                cross(pipe.in_use())
     return None
 
 
@@ -1131,7 +1136,7 @@ def _of_pipes(kind: type[_Reader | _Writer], name: str) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         @wraps(original)
         def move(fd: Any, what: Any, /) -> Any:
-            at = _pipe_of(fd)
+            at = _pipe_of(fd, reading=kind is _Reader)
             return original(fd, what) if at is None or not isinstance(at[0], kind) else own(at[0], what)
 
         return move
@@ -1153,6 +1158,23 @@ def _closing(original: Any) -> Any:
         original(fd)
 
     return close
+
+
+def _doubling(original: Any) -> Any:
+    """Wrap ``os.dup`` and ``os.dup2``: another descriptor of the program's end of a terminal is one, too."""
+
+    @wraps(original)
+    def double(fd: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(fd, *args, **kwargs)
+        scope = current.get()
+        if scope is not None:
+            descriptors = scope.session.state.extras.of(Descriptors)
+            pipe = descriptors.of(fd)
+            if isinstance(pipe, _Terminal):
+                descriptors.add(found, pipe)
+        return found
+
+    return double
 
 
 def _opening(original: Any) -> Any:
@@ -1235,17 +1257,102 @@ def _selector(original: Any) -> Any:
     return select
 
 
-def _watching(original: Any) -> Any:
-    """Wrap ``add_reader`` of an event loop that asks the system itself which descriptors are ready."""
+#: The event that a terminal has something to read, in an event loop.
+_READABLE: Final = "loop.readable"
+
+
+class _Readable:
+    """Has an event loop call ``handle`` when a terminal has something to read: each time an event of the run."""
+
+    def __init__(self, scope: Scope, handle: Any, live: bool) -> None:
+        self._scope: Final = scope
+        self._handle: Final = handle
+        #: Whether the loop says when; otherwise the log does.
+        self.live: Final = live
+        self._turn = self._armed()
+
+    def _armed(self) -> Timer:
+        turn = self._scope.session.arm(self._scope, _READABLE, 0)
+        if not self.live and turn.comes:
+            turn.on_fire(self.arrived)
+        return turn
+
+    def arrived(self) -> None:
+        if self._handle.cancelled():
+            return
+        if not self._scope.session.state.ended:
+            if self.live:
+                self._turn.fired()
+            self._turn = self._armed()
+        self._handle._run()
+
+    def cancel(self) -> None:
+        self._turn.cancel()
+        self._handle.cancel()
+
+
+#: The attribute of an event loop with its ``_Readable`` objects, by descriptor.
+_READABLES: Final = "_tracekit_readables"
+
+
+def _adding_reader(original: Any) -> Any:
+    """Wrap what an event loop has itself told by that a descriptor can be read."""
 
     @wraps(original)
     def add_reader(self: Any, fd: Any, callback: Any, *args: Any) -> Any:
-        at = _pipe_of(fd)
-        if at is not None and isinstance(at[0], _Terminal):
-            cross(at[0].in_use())
-        return original(self, fd, callback, *args)
+        scope = current.get()
+        number = None if scope is None else _number_of(fd)
+        terminal = None if scope is None else scope.session.state.extras.of(Descriptors).of(number)
+        at = terminal.process.here() if isinstance(terminal, _Terminal) else None
+        if at is None or not isinstance(terminal, _Terminal) or terminal.in_use() is None:
+            return original(self, fd, callback, *args)
+        if not terminal.process.live and terminal.process.real:  # what it writes arrives in other pieces
+            guard_check(terminal.in_use())
+        import asyncio
+        from contextvars import Context
+
+        terminal.in_loop = True
+        remove(self, number)
+        handle = asyncio.Handle(callback, args, self)
+        readable = _Readable(at, handle, terminal.process.live)
+        vars(self).setdefault(_READABLES, {})[number] = readable
+        if readable.live:
+            Context().run(original, self, fd, readable.arrived)
+        return handle
+
+    def remove(loop: Any, number: Any) -> None:
+        before = vars(loop).get(_READABLES, {}).pop(number, None)
+        if before is not None:
+            before.cancel()
 
     return add_reader
+
+
+def _removing_reader(original: Any) -> Any:
+    @wraps(original)
+    def remove_reader(self: Any, fd: Any) -> Any:
+        readable = vars(self).get(_READABLES, {}).pop(_number_of(fd), None)
+        if readable is not None:
+            readable.cancel()
+            if not readable.live:
+                return True
+        return original(self, fd)
+
+    return remove_reader
+
+
+def _telling(original: Any) -> Any:
+    """Wrap what makes an event loop use a descriptor in a way that is not followed."""
+
+    @wraps(original)
+    def use(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for one in (*args, *kwargs.values()):
+            at = _pipe_of(one)
+            if at is not None and isinstance(at[0], _Terminal):
+                cross(at[0].in_use())
+        return original(self, *args, **kwargs)
+
+    return use
 
 
 class _Poll:
@@ -1297,6 +1404,7 @@ def _patches() -> list[ReversiblePatch]:
         if hasattr(os, name)  # `readinto` from Python 3.14 on
     ]
     found.append(_by_descriptor.once(os, "close", _closing))
+    found += [_by_descriptor.once(os, name, _doubling) for name in ("dup", "dup2")]
     found += [_by_descriptor.once(module, "open", _opening) for module in (builtins, io)]
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
@@ -1307,13 +1415,21 @@ def _patches() -> list[ReversiblePatch]:
         kind = getattr(selectors, name, None)
         if kind is not None and "select" in vars(kind):
             found.append(_by_descriptor.once(kind, "select", _selector))
-    loop = getattr(sys.modules.get("uvloop"), "Loop", None)
-    if loop is not None:
-        found.append(_by_descriptor.once(loop, "add_reader", _watching))
+    for module, name, under, others in _LOOPS:
+        loop = getattr(sys.modules.get(module), name, None)
+        if loop is not None:
+            found.append(_by_descriptor.once(loop, f"{under}add_reader", _adding_reader))
+            found.append(_by_descriptor.once(loop, f"{under}remove_reader", _removing_reader))
+            found += [_by_descriptor.once(loop, other, _telling) for other in others]
     return found
 
 
-_by_descriptor: Final = Switch(_patches, ("select", "selectors", "uvloop"))
+#: Event loops: how the names begin of what is told when a descriptor can be read, and what else uses descriptors.
+_LOOPS: Final = (
+    ("asyncio.selector_events", "BaseSelectorEventLoop", "_", ("_add_writer",)),
+    ("uvloop", "Loop", "", ("add_writer", "connect_read_pipe", "connect_write_pipe")),
+)
+_by_descriptor: Final = Switch(_patches, ("select", "selectors", "uvloop", "asyncio.selector_events"))
 
 
 def deactivate() -> list[str]:

@@ -114,7 +114,7 @@ def read_by_library(entry: Mapping[str, Any]) -> bool:
 
 #: It fires in an event loop, so that its entry has a place in the loop's progress.
 IN_LOOP: Final = frozenset(
-    ("asyncio.timer", "future.arrival", "loop.call", "loop.signal", "process.eof", "process.exit")
+    ("asyncio.timer", "future.arrival", "loop.call", "loop.readable", "loop.signal", "process.eof", "process.exit")
 )
 #: Calls of the program's signal handlers: by an event loop or while it waited, or elsewhere.
 SIGNALS: Final = frozenset(("signal", "loop.signal"))

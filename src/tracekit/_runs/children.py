@@ -36,6 +36,7 @@ __all__ = [
     "HandedCalls",
     "RecordedChildren",
     "SegmentFile",
+    "becomes",
     "is_itself",
     "is_open",
     "patterns",
@@ -337,7 +338,7 @@ class RecordedChildren:
     def conclude(self) -> None:
         self.count()
         self._find_joined()
-        self._report_shared_terminals()
+        self._report_terminals()
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the last entry of the run says about them."""
@@ -458,12 +459,21 @@ class RecordedChildren:
                 )
 
     @_reality.off_loop()
-    def _report_shared_terminals(self) -> None:
-        shared = self.session.state.extras.of(commands.SharedTerminals)
-        joined = segments_of(self.session.log.journal.path) if shared else {}
-        for paths in shared:
-            own = {path: path in joined and not joined[path].indirect for path in paths}
-            if len({*own.values()}) > 1:
+    def _report_terminals(self) -> None:
+        """Report terminals that a replay will refuse, by what joined the run."""
+        given = self.session.state.extras.of(commands.GivenTerminals).values()
+        joined = segments_of(self.session.log.journal.path) if given else {}
+        for terminal in given:
+            own = {
+                path: path in joined and not (joined[path].indirect or becomes(joined, path)) for path in terminal.paths
+            }
+            if terminal.in_loop and any(own.values()):
+                self.session.report.warn(
+                    f"an event loop reads the terminal of {' and '.join(own)}, which joined the run: a replay will refuse that, since such "
+                    "a process runs in it, and writes in other pieces. Read the terminal in a thread",
+                    uncaptured=True,
+                )
+            elif len({*own.values()}) > 1:
                 whose = " and ".join(path for path, joins in own.items() if joins)
                 others = " and ".join(path for path, joins in own.items() if not joins)
                 self.session.report.warn(
@@ -520,6 +530,18 @@ class SegmentFile(NamedTuple):
     path: str
     arguments: Any
     indirect: bool
+
+
+@_reality.off_loop()
+def becomes(segments: Mapping[str, SegmentFile], path: str) -> bool:
+    """Return whether the process at ``path``, a fork, became another program, of which nothing is in the run but its
+    terminal: neither it nor anything that the fork had started joined the run."""
+    found = segments.get(path)
+    return (
+        found is not None
+        and bool(meta_of(last_entry(found.path)).get("becomes"))
+        and not any(other.startswith((path + "/", path + "+")) for other in segments)
+    )
 
 
 @_reality.off_loop()

@@ -28,7 +28,7 @@ from ..errors import (
     TraceError,
     UnconsumedStepsError,
 )
-from .children import NOT_STARTED, SegmentFile, is_open, patterns, segments_of, shown_arguments
+from .children import NOT_STARTED, SegmentFile, becomes, is_open, patterns, segments_of, shown_arguments
 from .ending import IdleState, ask_file, state_file
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ReplayedChild:
         #: Whether the recording also has it as a step.
         self.is_step = False
         #: Whether the recorded one, a fork, became another program, of which nothing is in the run but its terminal.
-        self.becomes: Final = segment is not None and _becomes(segment) and not all.has_below(path)
+        self.becomes: Final = segment is not None and becomes(all.recorded, path)
         self.warnings: list[str] = []
         #: The verdict that it reported at its end.
         self.verdict: dict[str, Any] = {}
@@ -407,10 +407,6 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
-def _becomes(segment: str) -> bool:
-    return bool(meta_of(last_entry(segment)).get("becomes"))
-
-
 def _state_of(pid: int) -> tuple[str, int]:
     """Return a process's state as the kernel names it (``"S"``: sleeping), empty if it does not exist, and its parent."""
     try:
@@ -514,10 +510,6 @@ class ReplayedChildren:
         self._children.append(child)
         self.session.threads.processes()
         return child
-
-    def has_below(self, path: str) -> bool:
-        """Return whether a process that the one at this path has started, or became, joined the recorded run."""
-        return any(other.startswith((path + "/", path + "+")) for other in self.recorded)
 
     def _indirect(self, path: str) -> LiveCallBlockedError:
         return LiveCallBlockedError(
