@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from .._reality import OwnLock, aside, off_loop
-from .._runtime.session import Outcome, Scope, Session, Step, Timer, Unfinished, current, here, outside_the_run
+from .._runtime.session import Outcome, Refused, Scope, Session, Step, Timer, Unfinished, current, here, outside_the_run
 from .._runtime.step import Note, Request, Spec
 from .._values import to_json
 from .._values.decoding import from_json
@@ -36,7 +36,6 @@ __all__ = [
     "STATUS",
     "CapturedProcess",
     "Given",
-    "GivenTerminals",
     "ProcessSteps",
     "deactivate",
     "declare_commands",
@@ -937,7 +936,7 @@ class _Terminal(_Reader, _Writer):
         self._waiting: Final[list[int]] = []
         self._waking: Final = OwnLock()
         #: The paths of the processes that it was given to.
-        self.paths: Final[dict[str, None]] = {}
+        self._paths: Final[dict[str, None]] = {}
 
     def has(self, number: int) -> object:
         return _other_end(number)
@@ -950,11 +949,31 @@ class _Terminal(_Reader, _Writer):
         with self._waking:
             for one in self._waiting:
                 os.write(one, b"\0")
-        self.paths[process.path] = None
-        process.session.state.extras.of(GivenTerminals)[id(self)] = self
+        if not self._paths:
+            process.session.state.extras.of(Refused).says.append(self._refused)
+        self._paths[process.path] = None
         if self._step is None:
             self._name = name
         return alike
+
+    def _refused(self, runs: Callable[[str], bool]) -> str | None:
+        """Say why a replay refuses it: where only some of its processes run there, it can't tell what comes from whom;
+        where one does, what an event loop reads has no recorded places."""
+        own = {path: runs(path) for path in self._paths}
+        if self.in_loop and any(own.values()):
+            return (
+                f"an event loop reads the terminal of {' and '.join(own)}, which joined the run: a replay will refuse that, since such "
+                "a process runs in it, and writes in other pieces. Read the terminal in a thread"
+            )
+        if len({*own.values()}) < 2:
+            return None
+        joined, others = (
+            " and ".join(path for path, joins in own.items() if joins is which) for which in (True, False)
+        )
+        return (
+            f"one terminal was given to {joined}, which joined the run, and to {others}, which did not: a replay will refuse that, "
+            "since it starts only the one. Give each a terminal of its own"
+        )
 
     def in_use(self) -> Attempt | None:
         """Describe that an event loop uses it."""
@@ -1027,11 +1046,6 @@ class _Terminal(_Reader, _Writer):
 
     def close(self) -> None:
         """Do nothing: the program closes its descriptors."""
-
-
-class GivenTerminals(dict[int, _Terminal]):
-    """For one run: the terminals that processes were given. Where only some of a terminal's processes joined the run, a
-    replay can't tell what comes from whom; where one did, a loop that reads it has no recorded places."""
 
 
 def terminal_opened(scope: Scope, master: int) -> None:

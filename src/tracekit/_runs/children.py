@@ -21,7 +21,7 @@ from .._policy.policies import share
 from .._runtime.lane import Lane
 from .._runtime.process import process
 from .._runtime.recorder import Recording
-from .._runtime.session import Scope
+from .._runtime.session import Refused, Scope
 from ..errors import (
     LogWriteError,
     TraceError,
@@ -338,7 +338,7 @@ class RecordedChildren:
     def conclude(self) -> None:
         self.count()
         self._find_joined()
-        self._report_terminals()
+        self._report_refused()
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the last entry of the run says about them."""
@@ -459,28 +459,16 @@ class RecordedChildren:
                 )
 
     @_reality.off_loop()
-    def _report_terminals(self) -> None:
-        """Report terminals that a replay will refuse, by what joined the run."""
-        given = self.session.state.extras.of(commands.GivenTerminals).values()
-        joined = segments_of(self.session.log.journal.path) if given else {}
-        for terminal in given:
-            own = {
-                path: path in joined and not (joined[path].indirect or becomes(joined, path)) for path in terminal.paths
-            }
-            if terminal.in_loop and any(own.values()):
-                self.session.report.warn(
-                    f"an event loop reads the terminal of {' and '.join(own)}, which joined the run: a replay will refuse that, since such "
-                    "a process runs in it, and writes in other pieces. Read the terminal in a thread",
-                    uncaptured=True,
-                )
-            elif len({*own.values()}) > 1:
-                whose = " and ".join(path for path, joins in own.items() if joins)
-                others = " and ".join(path for path, joins in own.items() if not joins)
-                self.session.report.warn(
-                    f"one terminal was given to {whose}, which joined the run, and to {others}, which did not: a replay will refuse "
-                    "that, since it starts only the one. Give each a terminal of its own",
-                    uncaptured=True,
-                )
+    def _report_refused(self) -> None:
+        says = self.session.state.extras.of(Refused).says
+        joined = segments_of(self.session.log.journal.path) if says else {}
+
+        def runs(path: str) -> bool:
+            return path in joined and not (joined[path].indirect or becomes(joined, path))
+
+        for say in says:
+            if (sentence := say(runs)) is not None:
+                self.session.report.warn(sentence, uncaptured=True)
 
 
 def _from(lane: str) -> Iterator[str]:

@@ -44,6 +44,7 @@ __all__ = [
     "Outcome",
     "RecordedCall",
     "Refusal",
+    "Refused",
     "Reporting",
     "RunClock",
     "RunState",
@@ -514,6 +515,14 @@ class Unfinished:
 
     def __init__(self) -> None:
         self.says: Final[list[Callable[[], str | None]]] = []
+
+
+class Refused:
+    """Reports what a replay will refuse, depending on which processes run in it: asked at the end of a run, or of a
+    process's part of it, with what says that of a process's path."""
+
+    def __init__(self) -> None:
+        self.says: Final[list[Callable[[Callable[[str], bool]], str | None]]] = []
 
 
 class Children(Protocol):
