@@ -30,7 +30,7 @@ import freezegun
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import named, watch
+from tests.support import named, unsaid, watch
 from tests.support.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 # Tests replace names in it: in the module itself, not in what stands in for it until it is used.
@@ -104,6 +104,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Of all modules of the suite each worker imports a part first. The others find these compiled, where they were not before."""
     gc.disable()  # until all is imported: next to nothing of it is garbage
+    unsaid.pytest_sessionstart(session)
     worker = getattr(session.config, "workerinput", None)
     here = Path(__file__).parent
     if worker is None or [Path(one).resolve() for one in session.config.args] != [here]:

@@ -96,6 +96,50 @@ def test_a_worker_that_dies_fails_one_test(tmp_path: Path) -> None:
     assert re.search(r"FAILED test_dies.py::test_one\[3\] - worker 'gw\d' crashed", done.stdout)
 
 
+TOLD = """
+import pytest
+
+@pytest.fixture(params=["", "fails", "prints"])
+def made(request):
+    yield
+    if request.param == "prints":
+        print("a word at the end")
+    assert request.param != "fails"
+
+def test_one(made):
+    pass
+
+@pytest.mark.skip
+def test_two():
+    pass
+"""
+TELLS = """
+from tests.support.unsaid import pytest_sessionstart
+
+def pytest_runtest_logreport(report):
+    if hasattr(report, "node"):
+        with open("told", "a") as file:
+            print(report.when, report.outcome, bool(report.sections), file=file)
+"""
+
+
+@pytest.mark.parametrize("asked", [[], ["--durations=0"], ["--junitxml=reports.xml"]], ids=["plain", "times", "file"])
+def test_workers_tell_what_somebody_reads(tmp_path: Path, asked: list[str]) -> None:
+    """A worker tells of each test, of fixtures that fail or print, and of all others where they are asked for."""
+    (tmp_path / "conftest.py").write_text(TELLS)
+    (tmp_path / "test_told.py").write_text(TOLD)
+    line = ("-m", "pytest", "-q", "-p", "xdist.plugin", "-n", "1", "--dist", "loadfile", *asked)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = python(*line, cwd=tmp_path, env=environment, imports=PYTEST, seeds=("0",))
+    assert re.search("3 passed, 1 skipped, .*1 error", done.stdout), done.stdout
+    told = (tmp_path / "told").read_text().splitlines()
+    plain = [one for one in told if one in ("setup passed False", "teardown passed False")]
+    assert len(plain) == (5 if asked else 0), told
+    assert sorted({*told} - {*plain}) == [
+        "call passed False", "setup skipped False", "teardown failed False", "teardown passed True",
+    ]  # fmt: skip
+
+
 def test_checks_side_by_side(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """Checks that run at the same time are all run and shown in order; the status is that of the first that failed."""
     environment = Environment(Path(sys.executable))
