@@ -76,9 +76,10 @@ def imports_of(name: str, path: Path, modules: dict[str, Path]) -> dict[str, set
             for child in node.orelse:
                 visit(child, level)
         else:
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and level == LEVELS[0]
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and level == LEVELS[0]
             for child in ast.iter_child_nodes(node):
-                visit(child, LEVELS[1] if inside else level)
+                if not isinstance(child, ast.expr):  # which no import is in
+                    visit(child, LEVELS[1] if inside else level)
 
     visit(ast.parse(path.read_bytes()), LEVELS[0])
     return found

@@ -31,10 +31,14 @@ def of_time(call: ast.Call) -> bool:
     return name in CALLS or any(not (isinstance(one, ast.Constant) and one.value is None) for one in limits)
 
 
+#: What has a name, and its body in it.
+NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 def functions(node: ast.AST, name: str = "") -> Iterator[str]:
     """The functions that make such a call."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(child, NAMED):
             yield from functions(child, f"{name}.{child.name}".lstrip("."))
         else:
             if isinstance(child, ast.Call) and of_time(child):

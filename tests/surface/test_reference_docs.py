@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -142,6 +143,11 @@ _TABLES = {
 }
 
 
+#: The methods of a report that take a code.
+_REPORTED = frozenset({"inexact", "remark", "allow", "unknown"})
+
+
+@functools.cache
 def codes() -> list[tuple[str, str]]:
     """Each code that a reason of the verdict is made with, and what makes it: a function of the verdict, a method of a report, a module."""
     found = []
@@ -150,8 +156,10 @@ def codes() -> list[tuple[str, str]]:
             for call in ast.walk(node):
                 if not isinstance(call, ast.Call) or not call.args or not isinstance(call.args[0], ast.Constant):
                     continue
+                if not isinstance(call.func, ast.Name) and getattr(call.func, "attr", None) not in _REPORTED:
+                    continue
                 made = ast.unparse(call.func)
-                reported = re.fullmatch(r"(?:\w+\.)*_?report\.(inexact|remark|allow|unknown)", made)
+                reported = re.fullmatch(rf"(?:\w+\.)*_?report\.({'|'.join(_REPORTED)})", made)
                 if reported:
                     found.append((reported[1], call.args[0].value))
                 elif made in ("Reason", "_of_steps") and path.name == "verdict.py":
