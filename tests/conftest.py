@@ -31,6 +31,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import named, unsaid, watch
+from tests.support.depth import examples
 from tests.support.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 
 # Tests replace names in it: in the module itself, not in what stands in for it until it is used.
@@ -91,7 +92,9 @@ STARTING = ("e2e", "crash", "docs", "integrations", "surface")
 LAST = ("test_telemetry.py", "test_native.py")
 
 # How fast a machine draws its examples says nothing about the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
