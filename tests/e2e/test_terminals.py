@@ -250,6 +250,17 @@ try:
 except ProcessLookupError as error:
     print(error)
 """,
+    "that is asked for its mode": """
+def echoes():
+    return bool(termios.tcgetattr(m)[3] & termios.ECHO)
+
+pid, m = pty.fork()
+if not pid:
+    command = "printf x >> effects; stty -echo; echo password; read x; stty echo; echo $x; read x"
+    os.execv("/bin/sh", ["sh", "-c", command])
+print(until(m, b"password\\r\\n"), echoes(), os.write(m, b"one\\n"), until(m, b"one\\r\\n"), echoes())
+print(tty.tcgetattr(m)[3] & termios.ECHO, os.write(m, b"two\\n"), rest(m), os.waitpid(pid, 0)[1])
+""",
     # What the packages pexpect and ptyprocess do.
     "of a fork that prepares and closes everything": """
 import resource

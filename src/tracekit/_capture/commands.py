@@ -1228,6 +1228,33 @@ def _opening(original: Any) -> Any:
     return open
 
 
+#: The name under which the mode of a terminal is recorded, followed by the path of the process that has it: a program that
+#: asks for a password turns the echo off.
+_MODE: Final = "terminal.mode"
+
+
+def _asking_mode(original: Any) -> Any:
+    """Wrap ``termios.tcgetattr``: in a replay nobody sets the mode of the program's end of a terminal."""
+
+    @wraps(original)
+    def tcgetattr(fd: Any, /) -> Any:
+        at = _pipe_of(_number_of(fd))
+        pipe = None if at is None else at[0]
+        if at is None or not isinstance(pipe, _Terminal) or pipe.in_use() is None:
+            return original(fd)
+        if pipe.process.real and not pipe.process.live:
+            return original(fd)
+
+        def real() -> list[Any]:
+            *mode, characters = original(fd)
+            return [*mode, [one if isinstance(one, int) else one.decode("latin-1") for one in characters]]
+
+        *mode, characters = at[1].session.question(at[1], f"{_MODE} {pipe.process.path}", real, lambda _: None)
+        return [*mode, [one if isinstance(one, int) else one.encode("latin-1") for one in characters]]
+
+    return tcgetattr
+
+
 #: The name under which is recorded which of several descriptors were ready.
 _READY: Final = "process.ready"
 
@@ -1419,6 +1446,10 @@ def _patches() -> list[ReversiblePatch]:
     ]
     found.append(_by_descriptor.once(os, "close", _closing))
     found += [_by_descriptor.once(os, name, _doubling) for name in ("dup", "dup2")]
+    for name in ("termios", "tty", "pty"):
+        modes: Any = sys.modules.get(name)
+        if hasattr(modes, "tcgetattr"):
+            found.append(_by_descriptor.once(modes, "tcgetattr", _asking_mode))
     found += [_by_descriptor.once(module, "open", _opening) for module in (builtins, io)]
     select, selectors = sys.modules.get("select"), sys.modules.get("selectors")
     if select is not None:
@@ -1443,7 +1474,9 @@ _LOOPS: Final = (
     ("asyncio.selector_events", "BaseSelectorEventLoop", "_", ("_add_writer",)),
     ("uvloop", "Loop", "", ("add_writer", "connect_read_pipe", "connect_write_pipe")),
 )
-_by_descriptor: Final = Switch(_patches, ("select", "selectors", "uvloop", "asyncio.selector_events"))
+_by_descriptor: Final = Switch(
+    _patches, ("select", "selectors", "uvloop", "asyncio.selector_events", "termios", "tty", "pty")
+)
 
 
 def deactivate() -> list[str]:
