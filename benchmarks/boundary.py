@@ -93,11 +93,13 @@ def git_commit(_url: str, _: ExitStack) -> Call:
 
 
 class Program(NamedTuple):
-    """``make`` gives the call that is measured, by ``clock``; ``most``: what is to be reached, in per cent over the bare one."""
+    """``make`` gives the call that is measured, by ``clock``; ``most``: what is to be reached, in per cent over the bare one;
+    ``files``: how many the repository has in which it runs."""
 
     make: Callable[[str, ExitStack], Call]
     clock: Literal["cpu", "wall"]
     most: float | None = None
+    files: int = 20
 
 
 PROGRAMS = {
@@ -107,6 +109,7 @@ PROGRAMS = {
     "aiohttp post": Program(aiohttp_post, "cpu"),
     "chat of 10 KB": Program(chat, "cpu", 20),
     "git status": Program(git_status, "wall", 5),
+    "git status 1000": Program(git_status, "wall", 5, files=1000),
     "git commit": Program(git_commit, "wall"),
 }
 
@@ -137,9 +140,10 @@ def worker(name: str, kind: str, url: str) -> None:
 def started(name: str, kind: str, url: str, store: Path) -> Iterator[Callable[[int], int]]:
     """A worker; what is given makes so many calls and returns the nanoseconds of one."""
     command = [sys.executable, "-m", "benchmarks.boundary", "--worker", name, kind, url]
+    where = repository(store.parent, PROGRAMS[name].files)
     variables = {**os.environ, "TRACEKIT_DIR": str(store), "PYTHONPATH": str(Path(__file__).parent.parent)}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, cwd=repository(store.parent), bufsize=0
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, cwd=where, bufsize=0
     ) as process:
         to, back = process.stdin, process.stdout
         assert to is not None
@@ -154,16 +158,23 @@ def started(name: str, kind: str, url: str, store: Path) -> Iterator[Callable[[i
         to.close()
 
 
-def repository(directory: Path) -> Path:
-    """A git repository with a few files, one of them staged; made where it is not there."""
+def repository(directory: Path, files: int) -> Path:
+    """A git repository with so many files, twenty in a directory, one of them staged; made where it is not there. More than
+    twenty are committed, as in a repository in use."""
     place = directory / "repository"
     if not place.exists():
         place.mkdir()
         subprocess.run(["git", "init", "-q"], cwd=place, check=True)
         for name in ("user.name", "user.email"):
             subprocess.run(["git", "config", name, "nobody"], cwd=place, check=True)
-        for number in range(20):
-            (place / f"file{number}").write_text("x" * 1000)
+        for number in range(files):
+            file = place / f"{number // 20 or '.'}" / f"file{number}"
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("x" * 1000)
+        if files > 20:
+            subprocess.run(["git", "add", "."], cwd=place, check=True)
+            subprocess.run(["git", "commit", "-q", "-m", "x"], cwd=place, check=True)
+            (place / "file0").write_text("y")
         subprocess.run(["git", "add", "file0"], cwd=place, check=True)
     return place
 
