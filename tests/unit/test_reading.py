@@ -71,7 +71,7 @@ def test_each_step_is_there_once_with_what_became_of_it(tmp_path: Path) -> None:
 
 def test_a_step_of_a_large_run_takes_little_memory(tmp_path: Path) -> None:
     """Where a run is read: what is asked of all steps stands in columns. Where it is compared: a hash of each step more."""
-    count, runs = 6000, []  # enough, that the block that is read at once is little of it
+    count, runs = 3000, []  # enough, that the block that is read at once is little of it
     for name in ("one", "two"):
         with record("long", store=tmp_path, run_id=name) as run:
             for number in range(count):
