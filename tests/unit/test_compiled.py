@@ -530,15 +530,21 @@ SURVEYED = st.recursive(
     ),
     max_leaves=15,
 )
-SMALL = st.one_of(st.text(max_size=5), st.sampled_from(["$t", "a$", '"$5"', "$"]))
+SMALL = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(["$t", "a$", '"$5"', "$", "\x00\x1f\x7f\b\t\n\f\r/\\", "a long text of prose, " * 3 + "ä\n"]),
+)
+
+
+ALMOST = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), SMALL),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(SMALL, inner, max_size=3)),
+    max_leaves=10,
+)
 
 
 @given(
-    value=st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), SMALL),
-        lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(SMALL, inner, max_size=3)),
-        max_leaves=10,
-    ),
+    value=ALMOST,
     way=st.sampled_from(
         [orjson.dumps, lambda value: json.dumps(value).encode(), lambda value: orjson.dumps(value)[:-1]]
     ),
@@ -554,6 +560,68 @@ def test_read_json(value: Any, way: Any, levels: int, longest: int) -> None:
         assert data is content
         assert orjson.dumps(found) == content
         assert dumps_in_order(to_json(found)) == content
+
+
+@given(data=st.data())
+def test_read_json_of_what_is_almost_written_so(data: st.DataObject) -> None:
+    """Content that differs in one byte from what orjson writes is read as it is, and taken for what orjson writes only if it is that."""
+    value = data.draw(ALMOST)
+    content = bytearray(orjson.dumps(value))
+    at, byte = (
+        data.draw(st.integers(0, len(content) - 1)),
+        data.draw(st.sampled_from(b'\0\t 0159.-+eEu"\\/{}[]:,af\x80\xe4')),
+    )
+    content[at : at + data.draw(st.integers(0, 1))] = bytes([byte]) * data.draw(st.integers(0, 2))
+    given_content = bytes(content)
+    found, same = compiled.read_json(given_content, None, 40, 1 << 20)
+    expected, own = pure.read_json(given_content, None, 40, 1 << 20)
+    assert (repr(found), same) == (repr(expected), own)
+
+
+JSON_NUMBERS = (
+    (
+        "0 -0 00 01 -1 --1 - 1. .5 0.1 0.10 -0.0 0.0 1e5 1E5 1.5e3 0.0001 0.00001 1234567890.12345 0.30000000000000004 "
+        "123456789012345678 1234567890123456789 -9223372036854775808 9223372036854775808 18446744073709551615 18446744073709551616 "
+        f"1e16 10000000000000000.0 9999999999999998.0 1x NaN {'1' * 40} 1.{'1' * 40}"
+    )
+    .encode()
+    .split()
+)
+#: As they are in JSON.
+JSON_TEXTS = (
+    *rb"\u0000 \u001f \u001F \u000a \n \/ \u007f \u00e4 \x \\\\ \u00 \" \ud83d\ude00 \ud800".split(),
+    *(b"\x7f", b"\xff", b"\n", b"\\", "ä€😀".encode(), rb"\\" * 20, rb"\\" * 20 + b"\\"),
+    *(b"a" * 40 + one + b"b" * 40 for one in (rb"\t", b"\x1f", b"\t")),
+)
+JSON_CONTAINERS = (
+    *b'{"a":1,"a":1} {"a":1,"b":2,"a":3} [{"a":1},{"a":2},{"b":3},{"":4},{"":5}] {} [] [[],{}] {"a":} {"a"} [,] [1,] {"a":1,}'.split(),
+    *(
+        b"[true,false,null]",
+        b"[tru]",
+        b"[nulll]",
+        b"[1]]",
+        b'["a" ]',
+        b"[1] ",
+        b'{\n  "a": 1\n}',
+        b"[ 1]",
+        b'" "',
+        b'"\ta"',
+    ),
+    *(b"[" * levels + b"]" * levels for levels in (40, 41, 300)),
+)
+
+
+def test_read_json_of_numbers_and_texts() -> None:
+    """Numbers and escapes that orjson would write otherwise are not taken for its own."""
+    for content in (
+        *JSON_CONTAINERS,
+        *(form % one for one in JSON_NUMBERS for form in (b"[%b]", b'{"a":%b}', b"[%b,1]")),
+        *(form % one for one in JSON_TEXTS for form in (b'"%b"', b'["%b"]', b'{"%b":1}')),
+    ):
+        for levels in (1, 40, 200):
+            found, same = compiled.read_json(content, None, levels, 1 << 20)
+            expected, own = pure.read_json(content, None, levels, 1 << 20)
+            assert (repr(found), same) == (repr(expected), own), content
 
 
 @given(value=SURVEYED, levels=st.integers(0, 4))

@@ -67,6 +67,9 @@ PyObject *tracekit_parts(PyObject *value, Py_ssize_t least, Py_ssize_t element);
 /* Whether a text in JSON may begin with a dollar sign, as the keys of tags and references do. */
 int tracekit_may_be_tagged(const char *json, size_t size);
 int tracekit_add_values(PyObject *module);
+/* exact.c: the value of JSON that is written exactly as orjson writes it, with at most so many levels; NULL without an exception if that is in
+   doubt. */
+PyObject *tracekit_exact(const char *json, size_t size, Py_ssize_t levels);
 /* callers.c; and the running task or thread: see pure.owner. A new reference. */
 PyObject *tracekit_owner(NativeState *state);
 int tracekit_add_callers(PyObject *module);

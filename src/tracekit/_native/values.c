@@ -630,8 +630,9 @@ is_its_json(NativeState *state, PyObject *content, PyObject *value, Py_ssize_t l
 {
     const char *text = PyBytes_AsString(content);
     Py_ssize_t size = PyBytes_Size(content);
-    if (size >= longest || tracekit_may_be_tagged(text, (size_t)size) || !is_shallow(value, levels)) {
-        return 0;
+    if (size >= longest || (size > 1 && strchr(" \t\n\r", text[1]) != NULL && *text != '"')
+        || tracekit_may_be_tagged(text, (size_t)size) || !is_shallow(value, levels)) {
+        return 0; /* one that is indented need not be written to be told apart */
     }
     PyObject *data = PyObject_CallFunctionObjArgs(state->dumps, value, NULL);
     int same = data == NULL ? -1 : PyBytes_Size(data) == size && memcmp(PyBytes_AsString(data), text, (size_t)size) == 0;
@@ -654,16 +655,26 @@ read_json(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    char first = PyBytes_Size(content) ? *PyBytes_AsString(content) : 0;
+    const char *text = PyBytes_AsString(content);
+    size_t size = (size_t)PyBytes_Size(content);
+    char first = size ? *text : 0;
+    int same = 0;
     if (first == '{' || first == '[' || first == '"') {
-        value = PyObject_CallFunctionObjArgs(state->loads, content, NULL);
-        if (value == NULL && !PyErr_ExceptionMatches(PyExc_ValueError)) {
-            return NULL;
+        if (PyBytes_Size(content) < longest && !tracekit_may_be_tagged(text, size)) {
+            value = tracekit_exact(text, size, levels);
+            same = value != NULL;
         }
-        PyErr_Clear();
+        if (value == NULL && !PyErr_Occurred()) {
+            value = PyObject_CallFunctionObjArgs(state->loads, content, NULL);
+            if (value == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+                PyErr_Clear();
+            } else if (value != NULL) {
+                same = is_its_json(state, content, value, levels, longest);
+            }
+        }
     }
-    int same = value == NULL ? 0 : is_its_json(state, content, value, levels, longest);
-    PyObject *result = same < 0 ? NULL : PyTuple_Pack(2, value == NULL ? args[1] : value, same ? content : Py_None);
+    int failed = same < 0 || PyErr_Occurred() != NULL;
+    PyObject *result = failed ? NULL : PyTuple_Pack(2, value == NULL ? args[1] : value, same ? content : Py_None);
     Py_XDECREF(value);
     return result;
 }
@@ -884,6 +895,13 @@ name_of(PyObject *names, PyObject *raw)
     return PyErr_Occurred() ? NULL : PyObject_GetItem(names, raw);
 }
 
+/* An item of a header. A new reference. */
+static PyObject *
+item_of(PyObject *header, int is_tuple, Py_ssize_t index)
+{
+    return is_tuple ? Py_NewRef(PyTuple_GetItem(header, index)) : PySequence_GetItem(header, index);
+}
+
 /* Take the name and the value, the last item, of each header that `names` has a name for. */
 static PyObject *
 take_headers(PyObject *headers, PyObject *names, Take *take, PyObject *found)
@@ -891,14 +909,20 @@ take_headers(PyObject *headers, PyObject *names, Take *take, PyObject *found)
     PyObject *all = found == NULL ? NULL : PyObject_GetIter(headers), *header;
     int right = all != NULL;
     while (right && (header = PyIter_Next(all)) != NULL) {
-        Py_ssize_t size = PySequence_Size(header);
+        int is_tuple = PyTuple_Check(header), wanted = -1;
+        Py_ssize_t size = is_tuple ? PyTuple_Size(header) : PySequence_Size(header);
         if (size == 0 || size == 1) {
             PyErr_SetString(PyExc_ValueError, "a header has a name and a value");
         }
-        PyObject *raw = size < 2 ? NULL : PySequence_GetItem(header, 0);
-        PyObject *value = raw == NULL ? NULL : PySequence_GetItem(header, size - 1);
-        PyObject *name = value == NULL ? NULL : name_of(names, raw);
-        int wanted = name == NULL ? -1 : PyObject_IsTrue(name);
+        PyObject *raw = size < 2 ? NULL : item_of(header, is_tuple, 0);
+        PyObject *name = raw == NULL ? NULL : name_of(names, raw), *value = NULL;
+        if (name != NULL) {
+            wanted = PyObject_IsTrue(name);
+        }
+        if (wanted > 0) { /* of most headers the value is not looked at */
+            value = item_of(header, is_tuple, size - 1);
+            wanted = value == NULL ? -1 : 1;
+        }
         right = wanted == 0 || (wanted > 0 && take(found, name, value) == 0);
         Py_DECREF(header);
         Py_XDECREF(raw);
