@@ -320,6 +320,14 @@ if not pid:
 os.write(m, b"input\\n")
 print(rest(m)[0].split()[-1], os.waitpid(pid, 0)[1] >> 8)
 """,
+    "of a fork that is killed before it has done anything": """
+pid, m = pty.fork()
+if not pid:
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+print(until(m, b"ready\\r\\n"), os.kill(pid, signal.SIGTERM), os.WTERMSIG(os.waitpid(pid, 0)[1]), rest(m))
+""",
     "a buffer that a descriptor fills": READINTO
     + """
 m, s = os.openpty()

@@ -504,9 +504,9 @@ class ReplayedChildren:
             raise self.session.fail(self._indirect(path))
         ticket = self._ticket(scope, path) | {"without_segment": path in self._without_segment}
         child = ReplayedChild(self, path, None if segment is None else segment.path, pool, reports, ticket)
-        child.is_step = not (pool or child.becomes or scope.live) and self.session.leave_process(
-            scope, path, self.recorded
-        )
+        if not (pool or child.becomes or scope.live):
+            answering = self.recorded.keys() | self._without_segment
+            child.is_step = self.session.leave_process(scope, path, answering)
         self._children.append(child)
         self.session.threads.processes()
         return child
