@@ -603,6 +603,20 @@ def test_which_runs(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen("nothing/*.jsonl")
 
 
+def test_a_pipe_among_the_runs_is_not_waited_for(shop: Path) -> None:
+    """What has the name of a run and is none is listed with the reason, and no run for which a query could ask."""
+    corpus = shop / "corpus"
+    corpus.mkdir()
+    os.mkfifo(corpus / "a.jsonl")
+    (corpus / "b.jsonl").symlink_to(shop / "nowhere")
+    (corpus / "c.jsonl").mkdir()
+    report = regress(str(corpus), entry="shop:agent", workers=1, timeout=60)
+    assert [(run.state, run.code) for run in report.runs] == [("not replayable", "run-not-found")] * 3
+    assert "there is no trace" in report.runs[0].text
+    with pytest.raises(RunStateError, match="query"):
+        regress(str(corpus), entry="shop:agent", query=Query(ended=("open",)))
+
+
 @pytest.mark.parametrize("input", [{"order": 1}, {"order": "none"}])
 def test_an_entry_that_does_not_take_the_input_is_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input: dict[str, Any]

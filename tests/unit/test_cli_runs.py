@@ -153,6 +153,27 @@ def test_prune_removes_old_runs_that_nobody_needs() -> None:
     assert "no run to remove" in call("prune", "--older-than", "30d", "--yes").stderr
 
 
+@pytest.mark.usefixtures("old")
+@pytest.mark.parametrize("line", [0, -1])
+def test_a_damaged_run_stays_whatever_its_age_looks_like(line: int) -> None:
+    """Nobody knows what it did: an intent may be in what can't be read. With its first line, its age is lost, too."""
+    path = Path(Store().find("old"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[line] = b"[1, 2]\n" if line == 0 else lines[line].replace(b"run.completed", b"run.failed")
+    path.write_bytes(b"".join(lines))
+    (shown,) = (json.loads(one) for one in call("list", "--json").stdout.splitlines() if '"run_id":"old"' in one)
+    assert shown["state"] == "broken"
+    assert "old " in call("list").stdout
+    assert not re.search(r"\bold .*\b\d{5} d\b", call("list").stdout)
+    pruned = call("prune", "--older-than", "0d", "--yes")
+    assert "left: 1 run: it does not verify, so what it did is not known" in pruned.stderr
+    assert runs() == {"old", "old-once"}
+    removed = call("rm", "old")
+    assert (removed.exit_code, "`tracekit verify " in removed.stderr) == (4, True)
+    assert call("rm", "old", "--force").exit_code == 0
+    assert runs() == {"old-once"}
+
+
 # -- compress ------------------------------------------------------------------------------------------------------------
 
 

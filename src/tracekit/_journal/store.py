@@ -1252,7 +1252,7 @@ def remedy_for(verdict: Verdict) -> str | None:
 
 def _broken(path: str, verdict: Verdict) -> TraceIntegrityError:
     return TraceIntegrityError(
-        f"{path} is broken: line {verdict.line} {verdict.problem}"
+        f"{path} is broken: line {verdict.line}: {verdict.problem}"
         if verdict.line
         else f"{path} is broken: {verdict.problem}",
         path=path,

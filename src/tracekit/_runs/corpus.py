@@ -80,7 +80,9 @@ class Query:
         return self == Query()
 
     def matches(self, path: str) -> bool:
-        """Return whether the run in this file is selected."""
+        """Return whether the run in this file is selected; nothing is known of what is no file (a pipe)."""
+        if not os.path.isfile(path):
+            return False
         run = summary(path)
         ended = "open" if run.end is None else run.end.removeprefix("run.").replace("completed", "complete")
         if not (
@@ -766,7 +768,7 @@ class _Judge:
     def judge(self, place: str) -> dict[str, Any]:
         """Return the reply for the run at this place."""
         try:
-            path = fetched_run(place) if is_url(place) else place
+            path = fetched_run(place) if is_url(place) else Store(self._how["store"]).find(place)
             run = file_name(path).stem
             job = {"path": path, "run": run, "store": self._how["store"], "timeout": self._how["timeout"]}
             job["branches"] = None if self._branches is None else self._branches.name
@@ -1087,7 +1089,7 @@ def _credentials(sources: Sequence[_Source]) -> list[str] | None:
     """Return the credential variables that the first recorded process had, for importing the module of ``entry``;
     ``None`` if that is unknown."""
     for one in sources:
-        if not is_url(one.place):
+        if not is_url(one.place) and os.path.isfile(one.place):
             with suppress(OSError):
                 return recorded_credentials(one.place)
     return None

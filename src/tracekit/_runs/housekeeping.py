@@ -21,8 +21,8 @@ __all__ = ["compress", "needed", "no_run", "owners_of_keys", "remove", "uncompre
 
 
 def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = True) -> Iterator[str]:
-    """Yield the reasons why the run in the file at ``path`` is still needed: it is running, steps are in doubt, other
-    runs are answered by it.
+    """Yield the reasons why the run in the file at ``path`` is still needed: it is running, steps are in doubt, it
+    is damaged, other runs are answered by it.
 
     ``owners`` are the runs that have keys of calls which happen once in the store (see ``owners_of_keys``). With
     ``died`` a run without an end is needed, too: it may be resumed.
@@ -41,6 +41,8 @@ def needed(store: Store, path: str, owners: Mapping[str, int], *, died: bool = T
     elif decision.in_doubt and decision.leaves_in_doubt:
         steps = ", ".join(map(str, decision.in_doubt))
         yield f"step {steps} is in doubt: `tracekit in-doubt` says what to do"
+    elif decision.state == "broken":
+        yield f"it does not verify, so what it did is not known: `tracekit verify {shown_as(path)}` says why"
     elif died and summary(path).end is None:
         yield "it has no end, and may be resumed"
     if count := owners.get(run_id, 0) if _is_in(store, path) else 0:

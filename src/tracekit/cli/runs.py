@@ -60,8 +60,10 @@ class Row:
 
     @property
     def took(self) -> int | None:
-        """Nanoseconds from its begin to its end; ``None`` if it has no end."""
-        return None if self.run.ended_ns is None else self.run.ended_ns - self.run.started_ns
+        """Nanoseconds from its begin to its end; ``None`` if it has no end, or its beginning can't be read."""
+        if self.run.ended_ns is None or not self.run.started_ns:
+            return None
+        return self.run.ended_ns - self.run.started_ns
 
     def verify(self) -> None:
         """Verify it, with the files of its child processes: one that does not verify is broken, whatever its last line
@@ -348,13 +350,15 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=output.complete_run)
-@click.option("--force", is_flag=True, help="Also remove runs that are in doubt, have no end, or answer other runs.")
+@click.option(
+    "--force", is_flag=True, help="Also remove runs that are in doubt, damaged, have no end, or answer other runs."
+)
 @STORE
 def rm(runs: tuple[str, ...], force: bool, store: str | None) -> None:
     """Remove runs, including the files of their child processes and everything kept with them.
 
-    A run that a process has open is never removed. A run that has a step in doubt, has no end, or answers calls that happen once in
-    the store is refused without --force (with it, a call under such a key is refused for good); then nothing is removed, and the
+    A run that a process has open is never removed. A run that has a step in doubt, is damaged, has no end, or answers calls that happen
+    once in the store is refused without --force (with it, a call under such a key is refused for good); then nothing is removed, and the
     exit code is 4. The same goes for a file that is no trace, or only one process of a run. A copy outside the store is
     removed alone, and the run stays.
 
@@ -399,8 +403,8 @@ def prune(
 ) -> None:
     """Remove old runs that have ended.
 
-    Runs that are going on, have no end, have a step in doubt, or answer calls that happen once in the store are always kept, and
-    counted. The command asks before it removes anything; without a terminal it requires --yes. Exit code: 0, also if there is
+    Runs that are going on, have no end, are damaged, have a step in doubt, or answer calls that happen once in the store are always
+    kept, and counted. The command asks before it removes anything; without a terminal it requires --yes. Exit code: 0, also if there is
     nothing to remove.
 
     \b
