@@ -8,8 +8,8 @@ Each suite has a virtual environment of its own, made from its lock file, in whi
 ``record`` and ``replay`` (all three by default). Each command ends by writing the last result of every test to ``results/SUITE.json``
 and ``docs/reference/sdk-suites.md``; the phase ``table`` does only that. ``--again`` repeats the tests that failed in any phase or have
 not been replayed, and keeps the other results. ``--part`` runs some of the tests (paths, separated by commas) and keeps the results of
-the others; the table names the parts until the whole suite has been run. ``--workers`` sets the number of processes (default 1). With
-ARGUMENTS for pytest, no results are kept.
+the others; the parts have a row of their own (``results/SUITE-part.json``), beside that of the last whole run, until the whole suite is
+run again. ``--workers`` sets the number of processes (default 1). With ARGUMENTS for pytest, no results are kept.
 
 Tests left out of the replay are listed in ``left_out/SUITE.txt``, one per line: the id, a tab, the reason. A reason that begins with
 ``mock:`` means that the test asserts how its own mock was called, which a replay never does.
@@ -326,9 +326,16 @@ def _keep(name: str, place: Place) -> None:
             "replay": _failures(place, (replayed - passed["replay"]) & set(outcome["replay"]), outcome["replay"]),
         },
     }
-    file = HERE / "results" / f"{name}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    whole, part = _kept_files(name)
+    whole.parent.mkdir(exist_ok=True)
+    (part if place.parts else whole).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    if not place.parts:
+        part.unlink(missing_ok=True)
+
+
+def _kept_files(name: str) -> tuple[Path, Path]:
+    """Return where the results of the last whole run are kept, and of the parts run since."""
+    return HERE / "results" / f"{name}.json", HERE / "results" / f"{name}-part.json"
 
 
 def _failures(place: Place, tests: Iterable[str], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -354,7 +361,7 @@ process. A test is *replayable* if it passes bare and recorded, has a step or a 
 was asked (those are marked `mock:` in `tools/sdk_tests/left_out`). The *left out* tests are the others in these files, by id and reason.
 The lists were made from failed replays, by the assertion at which each failed; the test's source was checked to confirm that this
 assertion reads what the test's own mock has noted. If a suite was not run bare as a whole, the remaining tests are assumed to pass bare
-(*taken for granted*), including those that fail recorded.
+(*taken for granted*), including those that fail recorded. A row *parts since* is of some of the suite's files, run after the row above.
 
 | suite | versions | tests | bare | recorded | nothing to replay | asks its mock | replayable | left out | replayed |
 |---|---|---|---|---|---|---|---|---|---|
@@ -362,37 +369,49 @@ assertion reads what the test's own mock has noted. If a suite was not run bare 
 
 
 def _write_table() -> None:
-    rows, failures = [], []
+    rows: list[str] = []
+    failures: list[str] = []
     without = [f"- {name}: {suite.without}.\n" for name, suite in SUITES.items() if suite.without]
     for name in SUITES:
-        file = HERE / "results" / f"{name}.json"
-        if not file.exists():
+        whole, part = _kept_files(name)
+        if not whole.exists():
             rows.append(f"| {name} | not run | | | | | | | | |\n")
-            continue
-        kept = json.loads(file.read_text())
-        of = kept["versions"]
-        versions = f"{of[SUITES[name].distribution]} ({of['commit']}), Python {of['python']}, pytest {of['pytest']}"
-        versions += f", tracekit at {of['tracekit']}" if "tracekit" in of else ", an earlier tracekit than the others"
-        not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
-        if kept.get("part"):
-            named = ", ".join(f"`{one}`" for one in kept["part"])
-            versions += f"; only {named}" if len(kept["part"]) <= _NAMED else f"; only {len(kept['part'])} of its files"
-        taken = kept["tests"] - kept.get("bare_run", kept["tests"])
-        bare_run = f" (of {taken} taken for granted)" if taken else ""
-        replayable = kept["replayed"] + kept["left_out"]
-        rows.append(
-            f"| {name} | {versions} | {kept['tests']} | {kept['bare']}{bare_run} | {_share(kept['record'], kept['bare'])} | "
-            f"{kept['empty']} | "
-            f"{kept['mocks']} | {replayable} | {_share(kept['left_out'], replayable)} | "
-            f"{_share(kept['replay'], kept['replayed'] - kept['not_run'])}{not_run} |\n"
-        )
-        for phase, found in kept["failures"].items():
-            if found:
-                failures.append(f"\n## {name}, {phase}\n\n")
-                failures += [f"- `{one}`: {_plain(why)}\n" for one, why in found.items()]
+        for file, title in ((whole, name), (part, f"{name}, parts since")):
+            if file.exists():
+                kept = json.loads(file.read_text())
+                rows.append(_row(name, title, kept))
+                failures += _listed(title, kept)
     (ROOT / "docs" / "reference" / "sdk-suites.md").write_text(
         _HEAD + "".join(rows) + "\nNot run:\n\n" + "".join(without) + "".join(failures)
     )
+
+
+def _row(name: str, title: str, kept: Mapping[str, Any]) -> str:
+    of = kept["versions"]
+    versions = f"{of[SUITES[name].distribution]} ({of['commit']}), Python {of['python']}, pytest {of['pytest']}"
+    versions += f", tracekit at {of['tracekit']}" if "tracekit" in of else ", an earlier tracekit than the others"
+    not_run = f", {kept['not_run']} not run" if kept["not_run"] else ""
+    if kept.get("part"):
+        named = ", ".join(f"`{one}`" for one in kept["part"])
+        versions += f"; only {named}" if len(kept["part"]) <= _NAMED else f"; only {len(kept['part'])} of its files"
+    taken = kept["tests"] - kept.get("bare_run", kept["tests"])
+    bare_run = f" (of {taken} taken for granted)" if taken else ""
+    replayable = kept["replayed"] + kept["left_out"]
+    return (
+        f"| {title} | {versions} | {kept['tests']} | {kept['bare']}{bare_run} | {_share(kept['record'], kept['bare'])} | "
+        f"{kept['empty']} | "
+        f"{kept['mocks']} | {replayable} | {_share(kept['left_out'], replayable)} | "
+        f"{_share(kept['replay'], kept['replayed'] - kept['not_run'])}{not_run} |\n"
+    )
+
+
+def _listed(title: str, kept: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for phase, found in kept["failures"].items():
+        if found:
+            lines.append(f"\n## {title}, {phase}\n\n")
+            lines += [f"- `{one}`: {_plain(why)}\n" for one, why in found.items()]
+    return lines
 
 
 #: The number of parts that are named; further ones are counted.

@@ -11,10 +11,12 @@ xdist, not by those that run them).
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import json
 import linecache
 import os
+import shutil
 import traceback
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -50,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         results = config.getoption("--tracekit-results")
         if results:
             config.pluginmanager.register(Results(Path(results)))
+    config.pluginmanager.register(Directories(config))
     mode = config.getoption("--tracekit")
     if mode == "bare":
         return
@@ -76,6 +79,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _ids(file: str) -> set[str]:
     return {line.partition("\t")[0] for line in Path(file).read_text().splitlines()}
+
+
+class Directories:
+    """Gives each test temporary directories of the same name in every session, whichever process runs it after which others.
+
+    pytest names them after the worker process, and numbers those of tests whose names begin alike: a recorded test would find its
+    files and its current directory elsewhere in the replay.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        base = Path(config.option.basetemp)
+        self.base = base.parent if hasattr(config, "workerinput") else base
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        # As long as the name of a worker's directory (``popen-gw0``): some tests put sockets, whose paths are limited, there.
+        place = self.base / hashlib.sha256(item.nodeid.encode()).hexdigest()[:9]
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        item.config._tmp_path_factory._basetemp = place.resolve()  # type: ignore[attr-defined]
+        return (yield)
 
 
 class Wrapped:
