@@ -219,6 +219,29 @@ def test_what_is_looked_at_for_a_package_is_not_taken_for_blocking(
     asyncio.run(both())
 
 
+def test_what_a_replay_looks_at_before_a_write_is_not_taken_for_blocking(tmp_path: Path) -> None:
+    """Where a program opens a file for writing in the loop, as each import does for its bytecode, the replay's look at the
+    path makes ``blockbuster`` find no more than without a run."""
+
+    async def agent() -> str:
+        watch = BlockBuster()
+        watch.activate()
+        try:
+            open(tmp_path / "report", "w").close()
+            return str(uuid4())
+        finally:
+            watch.deactivate()
+
+    async def both() -> None:
+        async with record(store=tmp_path / "store") as run:
+            recorded = await agent()
+        async with replay(run) as session:
+            assert await agent() == recorded
+        assert session.report.exact
+
+    asyncio.run(both())
+
+
 def test_what_a_replay_says_is_not_taken_for_blocking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A remark that a variable has another value today is printed without a blocking call in a watched loop."""
     said = (tmp_path / "said").open("w+")

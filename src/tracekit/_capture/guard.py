@@ -339,7 +339,7 @@ def _open(args: tuple[Any, ...]) -> Attempt | None:
         return None
     if isinstance(path, int) or _harmless(path) or (_UNNAMED and flags & _UNNAMED == _UNNAMED):
         return None
-    if os.path.isdir(path):  # can't be written; tempfile.TemporaryFile checks this before it creates its unnamed file
+    if _reality.is_directory(path):  # can't be written: so ``tempfile.TemporaryFile`` asks whether it can be unnamed
         return None
     return Attempt("file", "open", _path(path))
 
