@@ -97,8 +97,6 @@ class _Server:
         launch.prepare()
         for module in _FOR_REPLAYS:
             importlib.import_module(module)
-        world.enter()  # and out again: the imports and caches remain
-        world.leave()
         Redactor.of_process([]).redact({"key": "a value that could be=one"})
         compile_formats()
         make_all()
@@ -106,8 +104,12 @@ class _Server:
         with warnings.catch_warnings():
             launch.ignore_warnings()
         self._adopts = isolation.adopt_orphans()
-        if self._instructions["entry"] is not None and self._instructions["warm"]:
+        warm = self._instructions["entry"] is not None and self._instructions["warm"]
+        if warm:
             self._import(self._instructions["entry"].partition(":")[0])
+        world.enter()
+        if not warm:  # the program is imported before its run begins, as when it was recorded: what remains are imports and caches
+            world.leave()
         if len(_threads()) > 1:
             sys.exit("tracekit: the module leaves a thread running, so each replay imports it for itself")
         gc.collect()
