@@ -231,8 +231,10 @@ def _nothing_stays_open() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_stays_instrumented() -> Iterator[None]:
-    """A file that leaves the SDKs instrumented decides what the next one's tests see: it is the one that fails."""
+    """A file that leaves the SDKs instrumented decides what the next one's tests see: it is the one that fails. So is one that gives all
+    that was there when the tests began back to the garbage collector, which would look at it each time."""
     yield
+    assert gc.get_freeze_count(), "leave frozen what is frozen"
     instrumentation = sys.modules.get("tracekit._capture.instrumentation")
     assert instrumentation is None or not instrumentation.instrumented(), "undo tracekit.instrument()"
 
