@@ -327,6 +327,10 @@ if not pid:
     while True:
         signal.pause()
 print(until(m, b"ready\\r\\n"), os.kill(pid, signal.SIGTERM), os.WTERMSIG(os.waitpid(pid, 0)[1]), rest(m))
+try:
+    os.kill(pid, signal.SIGTERM)
+except ProcessLookupError as error:
+    print(error)
 """,
     "a buffer that a descriptor fills": READINTO
     + """

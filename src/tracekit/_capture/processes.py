@@ -696,7 +696,7 @@ def _kill(original: Any, group: bool) -> Any:
         steps, scope = at
         if not steps.over:
             steps.signal(scope, sig)
-        elif not steps.real:
+        elif not steps.live:
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         if steps.real and (group or process.needs_signal(number, sig)):
             original(number, sig)
@@ -757,7 +757,15 @@ def _wait_for(
     if status is None:
         return 0, 0
     del awaited[pid]
-    return pid, _end_of(original, pid, found, status)
+    word = _end_of(original, pid, found, status)
+    _known_to_have_ended(scope, pid)
+    return pid, word
+
+
+def _known_to_have_ended(scope: Scope, pid: int) -> None:
+    steps = scope.session.state.extras.of(Numbers).steps.get(pid)
+    if steps is not None:
+        steps.recalled()
 
 
 def _end_of(original: Any, pid: int, found: ProcessObserver | commands.CapturedProcess, status: int) -> int:
@@ -789,7 +797,9 @@ def _wait_for_any(
     for pid, found in awaited.items():
         if found.path == path:
             del awaited[pid]
-            return pid, _end_of(original, pid, found, found.recall(scope))
+            word = _end_of(original, pid, found, found.recall(scope))
+            _known_to_have_ended(scope, pid)
+            return pid, word
     return original(-1, options)  # type: ignore[no-any-return]
 
 
