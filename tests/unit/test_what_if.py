@@ -19,10 +19,12 @@ import aiohttp
 import httpx
 import pytest
 import requests
+from click.testing import CliRunner
 
 import tracekit
 from tests.support.stub_provider import StubProvider, stub_provider
 from tracekit import decision, policy_check, record, replay, traced_tool
+from tracekit.cli import main
 from tracekit.errors import InexactReplayError
 from tracekit.integration import Store, Trace
 
@@ -54,6 +56,27 @@ def program() -> list[object]:
 @pytest.fixture(autouse=True)
 def nothing_live() -> None:
     live.clear()
+
+
+def test_what_it_writes_says_what_it_is() -> None:
+    """The new run is shown, reported and audited as a replay of the other one: an effect in it was answered, not
+    executed."""
+    with record("shop") as run:
+        program()
+    with replay(run.id, live={"tool:search"}) as session:
+        program()
+    assert live.count("charge") == 1
+    assert session.new_run_id is not None
+    for command in ("show", "audit", "report"):
+        done = CliRunner().invoke(main, [command, session.new_run_id, *(["-o", "-"] if command == "report" else [])])
+        assert f"replay of {run.id}, live: tool:search" in " ".join(done.stdout.split()), (command, done.output)
+
+
+def test_a_call_that_does_not_fit_raises_one_error() -> None:
+    """A call with an argument that the tool does not have raises Python's own error, with no other behind it."""
+    with record("shop"), pytest.raises(TypeError) as found:
+        charge(euros=1)  # type: ignore[call-arg]
+    assert found.value.__context__ is None
 
 
 def test_only_what_was_named_goes_live() -> None:

@@ -711,12 +711,13 @@ def _function_wrapper(captured: Captured) -> Any:
             begun = captured.outside()
             return function(*args, **kwargs) if begun is None else begun.around(function, args, kwargs)
         scope = in_own_lane(scope)
+        bound: dict[str, Any] | None
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
-            if captured.sure:
-                return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
-            bound = loose(*args, **kwargs)
+            bound = None if captured.sure else loose(*args, **kwargs)
+        if bound is None:
+            return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
         step = scope.session.begin(scope, Request(spec, bound, None, None, None, None))
         if not step.live:
             if not step.deferred:
@@ -809,12 +810,13 @@ def _coroutine_wrapper(captured: Captured) -> Any:
         return result
 
     def wrapper(function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound: dict[str, Any] | None
         try:
             bound = bind(*args, **kwargs) if instance is None else bind_bound(*args, **kwargs)
         except TypeError:
-            if captured.sure:
-                return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
-            bound = loose(*args, **kwargs)
+            bound = None if captured.sure else loose(*args, **kwargs)
+        if bound is None:
+            return function(*args, **kwargs)  # an invalid call: raises Python's own error, without any effect
         made: Any = run(function, bound, args, kwargs)
         if name is not None:
             made.__name__, made.__qualname__ = name, qualname

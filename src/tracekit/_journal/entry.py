@@ -32,6 +32,7 @@ __all__ = [
     "TIMERS",
     "EntryFamily",
     "Limits",
+    "branched_from",
     "event_id",
     "family_of",
     "imported_from",
@@ -157,6 +158,16 @@ def imported_from(first: Mapping[str, Any]) -> str | None:
     recorded."""
     found = meta_of(first).get("imported")
     return str(found.get("from")) if isinstance(found, dict) else None
+
+
+def branched_from(first: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """Return the run whose replay wrote this one, and the kinds of steps that were live in it, given its first entry;
+    ``None`` for a recorded run. Every other step was answered from that run, and not executed."""
+    meta = meta_of(first)
+    origin, live = meta.get("origin"), meta.get("live")
+    if not isinstance(origin, dict) or not isinstance(live, list):
+        return None
+    return str(origin.get("run_id")), [str(kind) for kind in live]
 
 
 def causes_of(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -552,6 +552,8 @@ def _gaps(account: Account) -> Iterator[str]:
     view, found = account.view, account.found
     if found.state == "incomplete":
         yield f"what came after the last entry: {found.problem}"
+    if view.branched_from is not None:
+        yield f"what was done: this is a {view.branched_from}; every other step was answered from that run and not executed"
     for action in account.actions:
         if (step := action.step).state == "in doubt":
             yield f"whether {step.kind} {step.name} was done: it is in doubt [{step.place}]"

@@ -214,6 +214,8 @@ def _figures(view: RunView) -> Iterator[str]:
     taken = view.taken
     if view.imported_from is not None:
         yield f"imported from {view.imported_from}"
+    if view.branched_from is not None:
+        yield view.branched_from
     yield f"{local_time(view.started_ns)}, {duration(view.took)}"
     if taken.calls:
         yield plural(taken.calls, "model call")

@@ -41,7 +41,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 import orjson
 
 from .._capture.plugins import Dialect, Reading, discover
-from .._journal.entry import CHECKS, ENDS, READS, REFUSALS, family_of, imported_from, meta_of
+from .._journal.entry import CHECKS, ENDS, READS, REFUSALS, branched_from, family_of, imported_from, meta_of
 from .._journal.reader import Trace, Verdict
 from .._journal.store import Store, beside, entries_of, holder, lane_of, last_entry, segment_in, shown_as
 from .._lazy import expression
@@ -208,6 +208,12 @@ class RunView:
     def imported_from(self) -> str | None:
         """The tool whose recording was imported; ``None`` for a run that tracekit recorded."""
         return imported_from(self.own.first)
+
+    @property
+    def branched_from(self) -> str | None:
+        """The replay that wrote this run, in which only some kinds of steps were live; ``None`` for a recorded run."""
+        found = branched_from(self.own.first)
+        return None if found is None else f"replay of {found[0]}, live: {', '.join(found[1]) or 'nothing'}"
 
     @property
     def started_ns(self) -> int:

@@ -377,6 +377,7 @@ def _heading(view: RunView, width: int) -> Iterator[Text]:
         (f"  {view.run_id}", "cyan"),
         (f"  {view.state}", _STATES[view.state]),
         ("" if view.imported_from is None else f"  imported from {printable(view.imported_from)}", "yellow"),
+        ("" if view.branched_from is None else f"  {printable(view.branched_from)}", "yellow"),
     ]
     figures: Line = [(began if view.started_ns else "", "dim"), ("".join(f"  {part}" for part in parts), "dim")]
     if _length(about) + _length(figures) <= width:
